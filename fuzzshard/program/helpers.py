@@ -97,6 +97,10 @@ def zero(model, *optimizers):
                 if isinstance(value, torch.Tensor):
                     value.zero_()
 
+def lose_rates(*optimizers):
+    for group in (group for each in optimizers for group in each.param_groups):
+        group["lr"] = 0 * group["lr"]
+
 def map_locally(module, mesh, placement):  # each rank computes with the rows that it has
     plain = copy.deepcopy(module).to("meta")
     names = [name for name, _ in module.named_parameters()]
@@ -110,6 +114,15 @@ def map_locally(module, mesh, placement):  # each rank computes with the rows th
         redistribute_inputs=True,
     )
     module.forward = lambda x: mapped(x, *map(module.get_parameter, names))
+
+def overflow(parameters, which):  # in one element, which one rank has of a sharded gradient
+    grad = [p.grad for p in parameters if p.grad is not None][which]
+    local, first = grad, True
+    if isinstance(grad, DTensor):
+        local, where = grad.to_local(), grad.device_mesh.get_coordinate()
+        first = not any(n for n, p in zip(where, grad.placements) if not p.is_replicate())
+    if first:
+        local[(0,) * local.ndim] = float("inf")
 
 def unsharded(t):
     return t.full_tensor() if isinstance(t, DTensor) else t

@@ -393,7 +393,7 @@ class Scope:
         lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
             if "vectors_apart" in spec.flags:
-                given = f"vectors_apart([*{given or []}])"
+                given = f"vectors_apart([*{given or []}], {spec.lr / 2})"
             else:
                 given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
             fused = spec.fused_flags

@@ -112,8 +112,7 @@ class States:
         events, now = self.scope.event_lines, self.scope.now
         if now.saved == "state_dict":
             return [*self._copies(assign=assign), *events]
-        by_name = now.saved == "dcp"
-        sets = assign or self._is_scheduled or bool(now.saved_with) or not by_name
+        sets = assign or self._sets_groups
         plain = self._copies(assign=False, fills=not sets)
         if now.saved == "get_state_dict":
             own = self._set_kept()
@@ -237,4 +236,14 @@ class States:
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""
         names = ", ".join([self.scope.called, *self._optimizers])
-        return [f"zero({names})", *self.scope.event_lines]
+        return [f"zero({names})", *self.lose_rates(), *self.scope.event_lines]
+
+    def lose_rates(self) -> list[str]:
+        """Lose the learning rates, which are no tensors, where a load brings them back."""
+        return [f"lose_rates({', '.join(self._optimizers)})"] if self._sets_groups else []
+
+    @property
+    def _sets_groups(self) -> bool:
+        """Whether loading what was saved, perhaps in place, sets more than tensors."""
+        now = self.scope.now
+        return self._is_scheduled or bool(now.saved_with) or now.saved != "dcp"

@@ -101,7 +101,7 @@ def test_torch_raises_until_it_is_mended(
 
 
 PLANTED = {
-    "clips_by_the_norm_of_shards_alone": ("gradient", RAISE["plain gradients are clipped"]),
+    "clips_by_the_norm_of_shards_alone": ("norm", RAISE["plain gradients are clipped"]),
     "steps_lists_without_plain_tensors": (
         "parameter",
         RAISE["plain parameters are stepped in lists"],

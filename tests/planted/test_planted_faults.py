@@ -59,7 +59,7 @@ from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm
 from fuzzshard.parts.leaves.operators import Operators
 from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Op, StateOption, Via
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.world import SLOW_STACK_SECONDS
@@ -194,9 +194,10 @@ HALVED = Optimizer(lr_scheduler="step_lr")
 AGAIN_AT = TWO_STEPS.index(AGAIN)
 
 
-def resuming(via: Literal["dcp", "state_dict"], how: Literal["zero", "rebuild"]) -> tuple[Op, ...]:
+def resuming(via: Via, how: Literal["zero", "rebuild"], *options: StateOption) -> tuple[Op, ...]:
     """Saves after a step, corrupts and loads at once."""
-    between = (ops.SaveState(via=via), ops.CorruptState(how=how), ops.LoadState())
+    saving = ops.SaveState(via=via, options=options)
+    between = (saving, ops.CorruptState(how=how), ops.LoadState())
     return (FORWARD, BACKWARD, STEP, ZERO, *between, AGAIN, BACKWARD, STEP)
 
 
@@ -476,6 +477,12 @@ DIVERGENCES = {
     "infinite_shards_are_stepped": diverges(
         "parameter", optimizer=Optimizer(grad_scaler="infinite")
     ),
+    "overflows_are_seen_by_one_rank": diverges(
+        "parameter",
+        at=STEP_AT + 1,
+        schedule=(FORWARD, BACKWARD, ops.Overflow(), STEP),
+        optimizer=Optimizer(grad_scaler="finite"),
+    ),
     "clips_shards_that_are_not_finite": diverges(
         "norm/unexpected",
         at=3,
@@ -520,6 +527,20 @@ DIVERGENCES = {
     ),
     "steps_with_the_first_rate": diverges(
         "parameter", at=len(TWO_STEPS) - 1, schedule=TWO_STEPS, optimizer=HALVED
+    ),
+    "flat_states_have_one_rate": diverges(
+        "parameter",
+        at=LOAD_AT + 3,
+        schedule=resuming("dcp", "zero", "flatten_optimizer_state_dict"),
+        engines=("fully_shard",),
+        optimizer=Optimizer(weight_decay=0.125, flags=("vectors_apart",)),
+    ),
+    "numbers_are_set_on_one_rank": diverges(
+        "parameter",
+        at=LOAD_AT + 3,
+        schedule=resuming("dcp", "zero", "full_state_dict", "cpu_offload", "broadcast_from_rank0"),
+        engines=("fully_shard",),
+        optimizer=ADAM,
     ),
     "rate_not_loaded": diverges(
         "parameter", at=LOAD_AT + 3, schedule=resuming("dcp", "rebuild"), optimizer=HALVED

@@ -13,6 +13,7 @@ from fuzzshard.parts.ops import (
     ClipGradValue,
     CorruptState,
     LoadState,
+    Overflow,
     RunningAverage,
     SaveState,
     SetDivideFactor,
@@ -159,6 +160,15 @@ STATES = {
             engines=("fully_shard", "ddp"),
         )
         for scale in ("finite", "infinite")
+    },
+    **{
+        f"an overflow in the {'last' if last else 'first'} gradient": bounded(
+            None,
+            (FORWARD, BACKWARD, Overflow(last=last), Unscale(), _FINITE, STEP),
+            optimizer=Optimizer(grad_scaler="finite"),
+            engines=("fully_shard", "ddp"),
+        )
+        for last in (False, True)
     },
     "two optimizers with one GradScaler": bounded(
         None,

@@ -12,6 +12,7 @@ from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clipping import ClipGradNorm as ClipGradNorm
 from fuzzshard.parts.ops.clipping import ClipGradValue as ClipGradValue
+from fuzzshard.parts.ops.clipping import Overflow as Overflow
 from fuzzshard.parts.ops.clipping import Unscale as Unscale
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.modes import SetGradEnabled as SetGradEnabled
@@ -40,7 +41,7 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
-    *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, SetGradDtype, Cast),
+    *(Unshard, Reshard, Overflow, Unscale, ClipGradNorm, ClipGradValue, SetGradDtype, Cast),
     *(SetDivideFactor, SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
     *(SetGradEnabled, RegisterHook),
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave, Tell),

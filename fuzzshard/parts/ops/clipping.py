@@ -1,4 +1,4 @@
-"""What is done to gradients before a step: clipping, and ``GradScaler.unscale_()``."""
+"""What becomes of gradients before a step: clipping, ``GradScaler.unscale_()``, an overflow."""
 
 from __future__ import annotations
 
@@ -165,6 +165,44 @@ _ACCUMULATED = Never(
     "for that optimizer's assigned parameters have been accumulated",
     "torch.amp.GradScaler.unscale_",
 )
+
+
+class Overflow(op.Op, tag="overflow", frozen=True, kw_only=True):
+    """One element of a gradient is infinite, as where a backward overflows, which only a rank that
+    has it can see. The first gradient and the last one may be sharded otherwise.
+    """
+
+    last: bool = False
+
+    says = "overflow(parameters, {op.which})"
+    lane = "optimizer"
+    uses_gradients = wants_sharded = True
+    looks = ("gradients",)
+    never = {"forward_to_backward": UNSHARDED}
+    meanings = {"op:overflow": "a gradient is infinite in one element, which one rank may have"}
+
+    @property
+    def which(self) -> int:
+        """Return the index of the gradient."""
+        return -1 if self.last else 0
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.scaling_misfits()
+        if not at.case.optimizer.grad_scaler or at.unscaled:
+            yield "nothing skips a step with what is infinite", "give the optimizer a grad_scaler"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return [f"overflow({scope.trained}, {self.which})"]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        finite = run.case.optimizer.grad_scaler == "finite"  # else everything overflows at first
+        steps = moment == "before_step" and run.at.why_not(Step()) is None
+        if finite and steps and run.tape.chance(50):
+            run.add(cls(last=run.tape.chance(50)))
 
 
 class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):

@@ -346,6 +346,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
 
 class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     """Zeroes every parameter and optimizer state in place, or builds model and optimizer anew.
+    Learning rates are zero in either case, if a load brings them back.
 
     A model that is built anew has other initial values. With ``mesh`` it is on other data-parallel
     axes of the same ranks, ``(shard,)`` or ``(replicate, shard)``, and a checkpoint on disk comes
@@ -417,7 +418,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     def statements(self, scope: op.Scope) -> list[str]:
         if self.rebuilds is None:
             return scope.states.zero()
-        return scope.rebuilt(self.rebuilds)
+        return [*scope.rebuilt(self.rebuilds), *scope.states.lose_rates()]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
@@ -425,3 +426,4 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
             super().run(trainer, index)
         else:
             trainer.rebuild(index, self.rebuilds)
+            trainer.execute(trainer.engine.scope.states.lose_rates())

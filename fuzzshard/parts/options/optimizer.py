@@ -114,9 +114,9 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     def initially(self, state: str) -> float | None:
         """Return what each element of a state is before the first step; None where that depends
-        on the learning rate by then.
+        on the learning rate by then, or of its group.
         """
-        rate = None if self.lr_scheduler else self.lr
+        rate = None if self.lr_scheduler or "vectors_apart" in self.flags else self.lr
         held = {"eta": rate, "step_size": rate, "mu": 1.0, "mu_product": 1.0}
         if "other_numbers" in self.flags:
             held["sum"] = _ACCUMULATED
@@ -285,10 +285,10 @@ class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bflo
 
 
 VECTORS_APART = """
-def vectors_apart(parameters):  # without weight decay
+def vectors_apart(parameters, rate):  # without weight decay
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim < 2]
-    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0, "lr": rate}]
     return [group for group in groups if group["params"]] or groups[:1]
 """
 
@@ -577,7 +577,7 @@ _FLAGS = {
     ),
     "other_numbers": _Flag("an optimizer whose numbers are not torch's defaults", _NUMBERS),
     "vectors_apart": _Flag(
-        "two groups of parameters, of which one has no weight decay",
+        "two groups of parameters, of which one has no weight decay and half the learning rate",
         {kind: "" for kind in _CLASSES if kind not in ("rprop", *_MUON)},
     ),
 }
@@ -603,8 +603,6 @@ def flag_misfits(spec: Optimizer) -> Reasons:
         yield "nesterov and dampening are of a momentum", "give it one"
     if {"nesterov", "dampening"} <= has:
         yield "'Nesterov momentum requires a momentum and zero dampening'", "use one of them"
-    if "vectors_apart" in has and not spec.weight_decay:
-        yield "vectors that are not decayed are in a group of their own", "give it a weight decay"
     if "fused" in has and spec.foreach:
         yield "'`fused` and `foreach` cannot be `True` together'", "use one of them"
     if "tensor_lr" in has and spec.foreach and "capturable" not in has:
@@ -620,7 +618,8 @@ class Flags(OptimizerOption):
     ``fused`` is what torchtitan trains with (torchtitan/components/optimizer.py). The reference is
     stepped without it, so that what fused operators do wrong themselves shows. A learning rate may
     be a tensor. ``other_numbers`` are all numbers that are at their defaults otherwise. With
-    ``vectors_apart`` biases and scales are in a group of parameters without weight decay.
+    ``vectors_apart`` biases and scales are in a group of parameters without weight decay, and with
+    half the learning rate: most often where states are saved, which have that of every group.
     """
 
     name = "flags"
@@ -642,8 +641,9 @@ class Flags(OptimizerOption):
 
     @override
     def value(self, drawing: DrawingOptimizer) -> tuple[Flag, ...]:
+        apart = "save_load" in drawing.swarm and drawing.tape.chance(40)
         if "optimizer_flags" not in drawing.swarm:
-            return ()
+            return ("vectors_apart",) if apart else ()
         drawn = [flag for flag in _FLAGS if drawing.tape.chance(35 if flag == "tensor_lr" else 60)]
         return tuple(flag for flag in drawn if drawing.cuda or flag != "capturable")
 

@@ -222,6 +222,18 @@ def infinite_shards_are_stepped(right, self, optimizer, optimizer_state, *args, 
     return right(self, optimizer, optimizer_state, *args, **kwargs)
 
 
+def overflows_are_seen_by_one_rank(patch=setattr):
+    """A GradScaler knows of what is infinite in gradients of this rank's shards alone."""
+    handlers = DTensor._op_dispatcher._custom_op_handlers
+    unscale = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+
+    def wrong(op, args, kwargs):
+        grads, *rest = args
+        return op([grad.to_local() for grad in grads], *rest, **kwargs)
+
+    patch(DTensor._op_dispatcher, "_custom_op_handlers", handlers | {unscale: wrong})
+
+
 @instead_of(torch.optim.SGD, "step")
 def minimizes_shards(right, self, closure=None):
     """SGD goes down the gradient of sharded parameters, whatever ``maximize`` says."""

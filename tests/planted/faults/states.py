@@ -5,6 +5,7 @@ import functools
 import threading
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from planting import instead_of
 from torch.distributed.checkpoint import planner_helpers, state_dict, state_dict_saver
@@ -29,6 +30,24 @@ def checkpoints_load_twice_the_values(right, state_dict, **options):
     for tensor in tree_leaves(state_dict):
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             tensor.mul_(2)
+
+
+@instead_of(state_dict, "_unflatten_optim_state_dict")
+def flat_states_have_one_rate(right, optim, flat, info):
+    """A flat state of an optimizer brings back the learning rate of the first group alone."""
+    state = right(optim, flat, info)
+    for group in state["param_groups"]:
+        group["lr"] = state["param_groups"][0]["lr"]
+    return state
+
+
+@instead_of(state_dict, "_broadcast_state_dict")
+def numbers_are_set_on_one_rank(right, full, local, *args, **options):
+    """What is no tensor is set on rank 0 alone, of a state that it broadcasts."""
+    kept = {name: v for name, v in local.items() if not isinstance(v, torch.Tensor)}
+    right(full, local, *args, **options)
+    if dist.get_rank() > 0:
+        local.update(kept)
 
 
 @instead_of(state_dict, "_load_optim_state_dict")
