@@ -14,6 +14,7 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 from torch import nn
 from torch.optim import SGD
 
+from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer
 from fuzzshard.case.options import DDP
 from fuzzshard.engines.ddp.engine import DDP as Engine
@@ -76,6 +77,7 @@ def test_an_op_has_the_same_statements_on_ranks_and_in_scripts(op: Op) -> None:
     case = make_case(schedule=(FORWARD, BACKWARD, op), engines=("fully_shard",))
     printed = [line.strip() for line in script(case, signature="crash/fully_shard").splitlines()]
     scope = Scope(case, spec_of("fully_shard"), "model", "model", MeshNames(case, within=True))
+    scope.now = ScheduleState(case)
     ran = [
         re.sub(r"(?<!\.)\bparameters\b", "model.parameters()", line)
         for line in op.statements(scope)
