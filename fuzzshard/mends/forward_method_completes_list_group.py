@@ -5,7 +5,7 @@ again.
 list groups that count which modules have run (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
 The module stays among those that have yet to run, so ``_force_complete_incomplete_states`` ends
 the forward of the group once more, by then no longer in its forward state: it is sharded, whatever
-``reshard_after_forward`` says.
+``reshard_after_forward`` says. So does a method of one module that calls a method of the other.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -40,6 +40,16 @@ PUBLIC = (
     ),
 )
 EDITS = (
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._post_forward",
+        """
+        for fsdp_param_group in self._fsdp_param_groups:
+        """,
+        """
+        has_ended = self._training_state == TrainingState.IDLE
+        for fsdp_param_group in () if has_ended else self._fsdp_param_groups:
+        """,
+    ),
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._post_forward",
         """
