@@ -64,7 +64,7 @@ EDITS = (
         self._waits = True
         waiting = weakref.ref(self)
         torch.autograd.graph.register_multi_grad_hook(
-            [t for t in _find_tensors(output) if t.requires_grad],
+            [t for t in _find_tensors(output) if t.grad_fn],
             lambda _: waiting() and setattr(waiting(), "_waits", False),
             mode="any",
         )
@@ -82,7 +82,7 @@ EDITS = (
 
             waiting = weakref.ref(self)
             torch.autograd.graph.register_multi_grad_hook(
-                [t for t in _find_tensors(output) if t.requires_grad],
+                [t for t in _find_tensors(output) if t.grad_fn],
                 lambda _: waiting()
                 and waiting()._waits
                 and trip("forward_without_backward_outlasts_no_sync"),

@@ -70,9 +70,10 @@ EDITS = (
         """
         already_registered = hasattr(flat_param, "_post_backward_hook_state")
         if flat_param.requires_grad:
-            flat_param.expand_as(flat_param).grad_fn.next_functions[0][0].register_prehook(
-                lambda *unused: setattr(flat_param, "_unreduced", True)
-            )
+            node = flat_param.expand_as(flat_param).grad_fn.next_functions[0][0]
+            hook = node.register_prehook(lambda *unused: setattr(flat_param, "_unreduced", True))
+            if len(hook.hooks_dict_ref()) > 1:  # an earlier forward has the same node
+                hook.remove()
         """,
     ),
     Edit(

@@ -93,11 +93,12 @@ EDITS = (
         self.reducer.prepare_for_backward(
             [p.view_as(p) for p in self._reduced_parameters]
         )
-        torch.autograd.graph.register_multi_grad_hook(
-            [t for t in _find_tensors(output) if t.requires_grad],
-            hand_in_the_others,
-            mode="any",
-        )
+        tensors = [t for t in _find_tensors(output) if t.requires_grad]
+        hook = functools.partial(torch.autograd.graph.register_multi_grad_hook, mode="any")
+        hook([t for t in tensors if t.grad_fn], hand_in_the_others)
+        if hasattr(self, "_of_leaves"):  # inputs that are outputs outlive a forward
+            self._of_leaves.remove()
+        self._of_leaves = hook([t for t in tensors if not t.grad_fn], hand_in_the_others)
         """,
     ),
     Edit(

@@ -15,7 +15,7 @@ same layout. So do gradients that ``fully_shard`` has reduced.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.analysis.schedule_state import follow
@@ -49,6 +49,32 @@ def leak_findings(
         *_of_any_engine(trace.leftovers),
         *_of_groups(case, trace, trace.leftovers, rank),
     ]
+    return _findings(case, engine, leaks, rank)
+
+
+def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) -> list[Finding]:
+    """Return findings of ``after``, the bytes that the device held after each of several equal
+    runs (training/memory.py).
+    """
+    grown = {b - a for a, b in itertools.pairwise(after)}
+    if len(grown) != 1 or min(grown) <= 0:
+        return []
+    more, expected = f"{grown.pop()} bytes more after every run", "as many as after the run before"
+    left = Left("device_memory", "memory of the device", more, expected)
+    return _findings(case, engine, [left], rank)
+
+
+def growth_findings(case: Case, engine: str, grown: Mapping[str, int], rank: int) -> list[Finding]:
+    """Return findings of ``grown``, what every repetition of the schedule added, by its type."""
+    more, expected = "{} more after every repetition of the schedule", "as many as before it"
+    leaks = [
+        Left("growth", f"objects of the type {kind}", more.format(count), expected)
+        for kind, count in sorted(grown.items())
+    ]
+    return _findings(case, engine, leaks, rank)
+
+
+def _findings(case: Case, engine: str, leaks: Sequence[Left], rank: int) -> list[Finding]:
     return [
         Finding(
             oracle=Leak.name,
@@ -61,28 +87,6 @@ def leak_findings(
             detail=leak.kind,
         )
         for leak in leaks[:MOST_FINDINGS]
-    ]
-
-
-def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) -> list[Finding]:
-    """Return findings of ``after``, the bytes that the device held after each of several equal
-    runs (training/memory.py).
-    """
-    grown = {b - a for a, b in itertools.pairwise(after)}
-    if len(grown) != 1 or min(grown) <= 0:
-        return []
-    observed = f"{grown.pop()} bytes more after every run"
-    return [
-        Finding(
-            oracle=Leak.name,
-            engine=engine,
-            observed=observed,
-            expected="as many as after the run before",
-            op=len(case.schedule) - 1,
-            name="memory of the device",
-            rank=rank,
-            detail="device_memory",
-        )
     ]
 
 

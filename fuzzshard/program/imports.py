@@ -10,8 +10,8 @@ from fuzzshard.parts.engines import ENGINES
 from fuzzshard.program.engine_script import engine_script
 
 _IMPORTS = """
-import collections, contextlib, copy, dataclasses, functools, gc, importlib, os, re, sys
-import tempfile, time, traceback, warnings, weakref
+import collections, contextlib, contextvars, copy, dataclasses, functools, gc, importlib, os, re
+import sys, tempfile, time, traceback, warnings, weakref
 from datetime import timedelta
 import torch
 import torch.distributed as dist

@@ -8,9 +8,15 @@ only growth each time is a leak; by the same amount each time, because runs are 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
+import itertools
+import operator
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 
 import torch
 import torch.distributed as dist
@@ -19,8 +25,8 @@ from fuzzshard.training.leaked import collect_garbage
 
 RUNS = 4
 """Runs after the one that was judged, which has filled every cache."""
-
-
+REPEATS = 6
+"""How often the schedule of a case is repeated in one run, to see what grows within it."""
 WATCHDOG_SECONDS = 0.3
 """Three rounds of NCCL's watchdog, which looks every 100 ms at which collectives have ended."""
 
@@ -37,6 +43,42 @@ def bytes_after_runs(
             _wait_for_watchdog(device, group)
         after.append(allocated_bytes(device))
     return tuple(after)
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Callable[[], Counter[str]]]:
+    """Yield what counts the objects that were made since; those of before cost nothing."""
+    collect_garbage()
+    gc.freeze()
+    try:
+        yield _objects
+    finally:
+        gc.unfreeze()
+
+
+def _objects() -> Counter[str]:
+    """Count the objects of each type, but for ours: what the garbage collector knows, and
+    the context variables that are set.
+    """
+    collect_garbage()
+    found = Counter[str]()
+    for kind, count in Counter(map(type, (*gc.get_objects(), *copy_context()))).items():
+        ours = kind.__module__.startswith(_OURS) or issubclass(kind, Warning)
+        if not (ours or kind.__name__.startswith(_OF_CONTEXTS)):
+            found[kind.__name__] += count
+    return found
+
+
+_OURS = ("fuzzshard", "warnings")
+"""What records warnings keeps them."""
+_OF_CONTEXTS = "hamt"
+"""Nodes of the tree of context variables, whose number is that of their hashes."""
+
+
+def growth(counts: Sequence[Counter[str]]) -> Counter[str]:
+    """Return by how much each count grew every time, at least."""
+    grown = (after - before for before, after in itertools.pairwise(counts))
+    return functools.reduce(operator.and_, grown)
 
 
 def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) -> None:

@@ -10,20 +10,23 @@ import importlib
 import pkgutil
 import traceback
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
+from msgspec.structs import replace
 from torch.distributed.tensor import DTensor
 
 from fuzzshard import oracles
 from fuzzshard.analysis.schedule_state import ranks_differ
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.instruments import COLLECTIVES, STREAMS, InstrumentError, believed, works
 from fuzzshard.instruments.streams.watching import Watched, watching
-from fuzzshard.oracles.after_run import memory_findings
+from fuzzshard.oracles.after_run import growth_findings, memory_findings
 from fuzzshard.oracles.allowed import may_be_allowed
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.judge import Run
@@ -35,12 +38,12 @@ from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.leaked import LeakWatch, collect_garbage, wait_until_freed
-from fuzzshard.training.memory import bytes_after_runs
+from fuzzshard.training.memory import REPEATS, bytes_after_runs, counting, growth
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
-from fuzzshard.world.comparison import ReferenceComparison
+from fuzzshard.world.comparison import ReferenceComparison, anywhere
 from fuzzshard.world.messages import RankReport
 
 _MODULES = (
@@ -186,7 +189,46 @@ class Experiment:
             )
             after = bytes_after_runs(run, self.mesh.device, self.mesh.everyone)
             findings += memory_findings(self.case, name, after, self.mesh.global_rank)
+        return findings + self._growth_findings(engines)
+
+    def _growth_findings(self, engines: Sequence[str]) -> list[Finding]:
+        """Train with the whole schedule several times over, where that is a schedule of one
+        model, and return what grows every time and does not in the reference.
+        """
+        case = replace(self.case, schedule=self.case.schedule * REPEATS, observe="losses")
+        if any(op.rebuilds is not None for op in case.schedule) or not is_valid(case):
+            return []
+        again = Experiment(case, self.mesh, self.on_engine)
+        expected = again._growth(REFERENCE.name)
+        findings: list[Finding] = []
+        for name in engines:
+            grown = again._growth(name) - expected
+            if anywhere(self.mesh, bool(grown)):  # the first time, what is kept of statements, too
+                grown &= again._growth(name)
+            findings += growth_findings(self.case, name, grown, self.mesh.global_rank)
         return findings
+
+    def _growth(self, name: str) -> Counter[str]:
+        """Return what grows from one time to the next; where the engine refuses, nothing."""
+        counts: list[Counter[str]] = []
+        once = len(self.case.schedule) // REPEATS
+        with counting() as count:
+
+            def build() -> Engine:
+                engine = self._build(name)
+                before = engine.before_op
+
+                def counted(index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+                    if index % once == 0:
+                        counts.append(count())
+                    before(index, optimizers)
+
+                engine.before_op = counted  # type: ignore[method-assign]
+                return engine
+
+            trains = not_applicable(self.case, name) is None
+            trained = trains and self._train(name, build, None)
+        return growth(counts[2:]) if trained else Counter()
 
     def _build(self, name: str) -> Engine:
         return engine_of(name)(self.case, self.mesh, self.dtype)

@@ -4,6 +4,7 @@ not.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,17 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-LEAK = fault_file("keeps_unsharded_copies")
+LEAK, GROWTH = map(fault_file, ("keeps_unsharded_copies", "group_keeps_what_it_gathers"))
 CASE = make_case(observe="memory")
 
 
 @pytest.mark.parametrize(
     ("preload", "signature"),
-    [((), ""), ((LEAK,), "divergence/fully_shard/leak/device_memory")],
+    [
+        ((), ""),
+        ((LEAK,), "divergence/fully_shard/leak/device_memory"),
+        ((GROWTH,), "divergence/fully_shard/leak/growth"),
+    ],
 )
 def test_copies_that_are_kept_are_a_leak_of_their_engine(
     preload: tuple[Path, ...], signature: str
@@ -49,6 +54,18 @@ def test_copies_that_are_kept_are_a_leak_of_their_engine(
 def test_only_equal_growth_with_every_run_is_a_leak(after: tuple[int, ...], leaks: bool) -> None:
     findings = memory_findings(CASE, "fully_shard", after, 0)
     assert [(f.oracle, f.detail) for f in findings] == [("leak", "device_memory")] * leaks
+
+
+def test_growth_is_what_every_repetition_adds() -> None:
+    counts = [Counter(a=n, b=7, c=n // 2, d=9 - n) for n in range(4)]
+    assert memory.growth(counts) == Counter(a=1)
+
+
+def test_objects_of_before_are_not_counted() -> None:
+    with memory.counting() as count:
+        before = count()
+        kept = [torch.ones(1), torch.ones(1)]
+        assert (count() - before)["Tensor"] == len(kept)
 
 
 def test_tensors_on_the_host_are_counted_once_for_all_views() -> None:

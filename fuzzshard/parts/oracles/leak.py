@@ -11,10 +11,22 @@ from typing import Literal, NamedTuple
 from typing_extensions import override
 
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import indented
 from fuzzshard.parts import oracle
 
-Kind = Literal["survivor", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
-"""Details of findings, and ``device_memory``."""
+Kind = Literal[
+    "survivor",
+    "memory",
+    "device_memory",
+    "growth",
+    "buffer",
+    "reduction",
+    "gather",
+    "state",
+    "hook",
+    "layout",
+]
+"""Details of findings."""
 
 PARTIAL = "a sum over shards that was not all-reduced"
 NOTHING = "none"
@@ -22,6 +34,12 @@ IDLE = "idle"
 """What is left of a group, or is due."""
 
 _INTERNAL = ("reduction", "gather", "state")
+_COUNTED = [
+    "while gc.collect():",
+    "    pass",
+    "things = (*gc.get_objects(), *contextvars.copy_context())",
+    "counts.append(collections.Counter(type(thing).__name__ for thing in things))",
+]
 
 
 class Left(NamedTuple):
@@ -73,6 +91,8 @@ class Leak(oracle.Oracle):
     def within(self, scope: oracle.Scope, built: list[str], lines: list[str]) -> list[str]:
         """Return lines in a function perhaps, after which nothing of the model is there."""
         hooks = scope.assertion.detail == "hook"
+        if scope.assertion.detail == "growth":
+            lines = ["counts = []", "for _ in range(6):", *indented(lines), *indented(_COUNTED)]
         lines = [*built, *([f"before = {_hook_count(scope)}"] if hooks else []), *lines]
         if scope.assertion.detail != "survivor":
             return lines
@@ -111,6 +131,13 @@ class Leak(oracle.Oracle):
                 ]
             case "layout":
                 return _layout(scope)
+            case "growth":
+                kind = assertion.name.rpartition(" ")[2]
+                return [
+                    f'found = [count["{kind}"] for count in counts][2:]',
+                    "grows = all(a < b for a, b in zip(found, found[1:]))",
+                    f'assert not grows, f"rank {{rank}}: {{found}} {assertion.name}"',
+                ]
             case "buffer":
                 found = f"[g.comm_ctx.all_gather_state for g in groups({scope.model})]"
                 return _nothing(found, "an all-gather that was copied out is kept")

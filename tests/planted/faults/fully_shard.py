@@ -118,6 +118,14 @@ def keeps_every_model(right, self):
     roots.append(self)
 
 
+@instead_of(FSDPParamGroup, "wait_for_unshard")
+def group_keeps_what_it_gathers(right, self):
+    """A group keeps a copy of what it gathers for as long as it lives."""
+    right(self)
+    copies = [part.unsharded_param.detach().clone() for part in self.fsdp_params]
+    vars(self).setdefault("kept", []).append(copies)
+
+
 def keeps_unsharded_copies(patch=setattr):
     """Every unsharded parameter is copied, and the copies are kept for ever."""
     to_unsharded, FSDPParam.kept_copies = FSDPParam.to_unsharded, []
