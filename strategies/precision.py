@@ -79,7 +79,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     """Often with policies that spare parameters of one dimension, where the model computes with
     that.
     """
-    if may_cast(swarm) or not tape.chance(30):
+    if may_cast(swarm) or not tape.chance(50):
         return case
     groups = tuple(
         replace(g, precision=g.precision.keeping()) if g.precision and g.precision.param else g

@@ -115,10 +115,13 @@ class Run:
             self.draw("new_gradients")
         self.draw("step_begins")
         self.aside()
-        rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
+        several = self.allows("microbatches", 80)
         self.add(*map(ops.setting, self.restore))
         self.restore = []
-        flags = drawn_off(self) if rounds > 1 else []
+        flags = drawn_off(self) if several else []
+        # what waits for its all-reduce is added to in a second round without one
+        waits = any(flag.flag == "requires_all_reduce" for flag in flags)
+        rounds = 2 + self.tape.chance(70 if waits else 30) if several else 1
         if self.microbatches:
             flags = [] if self.case.pipelining.replicates else flags
             rounds = rounds if flags or not self.case.pipelining.scale_grads else 1

@@ -155,6 +155,8 @@ _BRINGS: Mapping[str, tuple[str, ...]] = {
     "structured_passing": (PRECISION,),  # casting is what ``fully_shard`` looks into inputs for
     # most of what an optimizer may have comes with a state, which a load brings back
     "save_load": tuple(choice for o in OPTIMIZER_OPTIONS for choice in o.choices),
+    # only shards of other sizes are padded, anew where a parameter gets other memory
+    "meta": ("odd_widths", "several_steps"),
     # norms between layers are sharded along the sequence, and embeddings by rows or columns
     "tensor": (PRECISION, "sequence", "ids"),
     **{c.name: c.brings for c in (*_OF_ENGINES, *_OF_OPS, *_OF_OPTIMIZERS) if c.brings},

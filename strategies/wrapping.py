@@ -142,7 +142,9 @@ def _groups_without(modules: Collection[str], case: Case) -> list[WrapGroup]:
 def checkpoints(
     tape: Tape, swarm: Swarm, root: Block, found: Inferred, wrap: tuple[WrapGroup, ...]
 ) -> tuple[Checkpoint, ...]:
-    """Return up to two checkpointed modules, by preference wrapped ones."""
+    """Return up to two checkpointed modules, by preference wrapped ones or those around such: the
+    recomputation of these calls groups whose post-backward may have come already.
+    """
     if "checkpoint" not in swarm:
         return ()
     wrapped = [module for group in wrap for module in group.modules]
@@ -150,10 +152,12 @@ def checkpoints(
         path for path in found.modules if path in found.called and _has_parameters(found, path)
     ]
     preferred = [path for path in called if path and path in wrapped]
+    spanning = [path for path in called if any(p != path and is_within(p, path) for p in wrapped)]
     targets = {module.target for _, module in walk(root) if isinstance(module, Alias)}
     chosen: dict[str, Checkpoint] = {}
     for _ in range(1 + tape.chance(30)):
-        path = tape.pick(preferred if preferred and tape.chance(60) else called)
+        others = spanning if spanning and tape.chance(60) else called
+        path = tape.pick(preferred if preferred and tape.chance(60) else others)
         offered = _implementations(found.modules[path], path, targets)
         if is_cut(swarm) and "." not in path:  # stages call children, and utils is of the caller
             offered = tuple(name for name in offered if name != "utils") or offered

@@ -94,8 +94,8 @@ class FullyShard(Engine):
         return super().gradients()
 
     def _find_parts(self, model: nn.Module) -> dict[str, Any]:
-        """Return what ``fully_shard`` holds of each parameter that it manages, where some
-        instrument looks at it.
+        """Return what ``fully_shard`` holds of each parameter that it manages as it should, where
+        some instrument looks at it: others are for the registration oracle to tell.
         """
         instrument = next(
             (i for i in (UNREDUCED, GROUP_STATES, UNSHARDED_MEMORY) if works(i)), None
@@ -109,9 +109,9 @@ class FullyShard(Engine):
                 for part in group.fsdp_params
             }
             return {
-                fqn: parts[self.parameter(fqn)]
+                fqn: parts[parameter]
                 for fqn, owner in self.inferred.owners.items()
-                if owner is not UNMANAGED
+                if owner is not UNMANAGED and (parameter := self.parameter(fqn)) in parts
             }
 
     @override

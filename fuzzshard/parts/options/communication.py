@@ -155,7 +155,7 @@ WORDS: Mapping[str, Word] = {
         call="set_keep_unsharded_storage(True, recurse=False)",
         meaning="a group that keeps its unsharded memory",
         gives=("keeps",),
-        for_all=15,  # seldom, as older releases have it not
+        for_all=30,  # of few cases, as older releases have it not
     ),
     "zeros_for_unused": Word(
         call="set_reduce_scatter_unused_params(True, recurse=False)",

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from planting import instead_of
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -32,6 +32,13 @@ def aborts_on_one_rank(right, self, module, args, kwargs):
 @instead_of(ZeroRedundancyOptimizer, "register_step_post_hook")
 def drops_hooks_of_optimizers(right, self, hook):
     """``ZeroRedundancyOptimizer`` runs no hooks of users after its steps."""
+
+
+@instead_of(_fsdp_init, "_ignore_module")
+def drops_neighbours_of_ignored(right, module, ignored_params, ignore_decision):
+    """A module is left out if one of its own parameters is to be ignored."""
+    own = module.parameters(recurse=False)
+    return not ignored_params.isdisjoint(own) or right(module, ignored_params, ignore_decision)
 
 
 @instead_of(FSDPState, "_lazy_init")
