@@ -92,7 +92,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
     drawn = sorted(FSDP1_OPTIONS, key=lambda option: option.place)
     case, ours = replace(case, fsdp1=FSDP1()), specs((FullyShardedDataParallel.name,))
     for further in (False, True):
-        if further and tape.chance(50):
+        if further and tape.chance(30):
             break
         for option in (option for option in drawn if option.further is further):
             value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))

@@ -159,7 +159,11 @@ _BRINGS: Mapping[str, tuple[str, ...]] = {
     "meta": ("odd_widths", "several_steps"),
     # norms between layers are sharded along the sequence, and embeddings by rows or columns
     "tensor": (PRECISION, "sequence", "ids"),
-    **{c.name: c.brings for c in (*_OF_ENGINES, *_OF_OPS, *_OF_OPTIMIZERS) if c.brings},
+    **{
+        choice.name: choice.brings
+        for choice in (*_OF_ENGINES, *_OF_OPS, *_OF_GROUPS, *_OF_OPTIMIZERS)
+        if choice.brings
+    },
 }
 """What is chosen more often where something else is, which does something of its own with it."""
 _BROUGHT = 50

@@ -62,7 +62,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
         plans[path] = _alone(tape, path)
     for path, leaf in found.leaves.items():
         is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
-        if is_free and tape.chance(30 if leaf.has_parameters else 100):
+        if is_free and tape.chance(50 if leaf.has_parameters else 100):
             dim, axes = tape.weighted(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
             is_even = case.inputs.batch % (case.mesh.tensor or 1) == 0
             within = 0 if dim == axes else dim

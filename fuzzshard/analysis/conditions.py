@@ -30,7 +30,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
 from fuzzshard.parts.op import Op, Switch, Taking
-from fuzzshard.parts.ops import mode, setting, sharding
+from fuzzshard.parts.ops import TakeStateDict, mode, setting, sharding
 
 
 def misses_a_parameter(case: Case) -> bool:
@@ -232,6 +232,12 @@ def recomputes_buffers(case: Case) -> bool:
     return any(updates_buffers(case, checkpoint.module) for checkpoint in case.checkpoints)
 
 
+def takes_shards(case: Case) -> bool:
+    """Return whether a state is asked for by name whose tensors are not whole."""
+    took = (op.options for op in case.schedule if isinstance(op, TakeStateDict))
+    return any(options is not None and "full_state_dict" not in options for options in took)
+
+
 CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "misses_a_parameter": misses_a_parameter,
     "graph_changes": graph_changes,
@@ -250,5 +256,6 @@ CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "casts_otherwise": casts_otherwise,
     "optimizer_gets_nothing": optimizer_gets_nothing,
     "recomputes_buffers": recomputes_buffers,
+    "takes_shards": takes_shards,
 }
 """By the names that tables use."""

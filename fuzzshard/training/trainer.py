@@ -221,7 +221,8 @@ class Trainer:
             outputs = {place: output for place, (output, _) in self._seen.items()}
             losses = {place: loss for place, (_, loss) in self._seen.items()}
             if "out" in made:
-                outputs = dict(zip(forwards, made["out"].chunk(len(forwards)), strict=True))
+                merged = made["out"].chunk(len(forwards), self.case.pipelining.merge_dim)
+                outputs = dict(zip(forwards, merged, strict=True))
             if "losses" in made:
                 scale = loss_scale(self.case, len(forwards))
                 returned = [loss / scale for loss in made["losses"]]

@@ -37,11 +37,13 @@ from fuzzshard.parts.ops import (
     SetFlag,
     SetMode,
     SetRequiresGrad,
+    TakeStateDict,
 )
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+TAKING = (BACKWARD, STEP, TakeStateDict(options=("full_state_dict", "cpu_offload")))
 ACCUMULATING = (
     FORWARD,
     BACKWARD,
@@ -148,6 +150,8 @@ HELD = {
     "full parameters of what is not sharded": fsdp1(
         options=FSDP1(summon="discarded", strategy="no_shard")
     ),
+    "a state dict of flat parameters": fsdp1(schedule=(TakeStateDict(), FORWARD, *TAKING)),
+    "a state dict of original parameters": fsdp1(schedule=(FORWARD, *TAKING), options=ORIGINALS),
     "debug level DETAIL": fsdp1(options=FSDP1(debug="detail")),
 }
 

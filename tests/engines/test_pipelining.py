@@ -138,6 +138,12 @@ PASSES = {
     "a step that returns nothing": pipelined(
         pipelining=Pipelining(schedule_class="looped_bfs", returned="nothing")
     ),
+    "outputs that come along their second dim": pipelined(
+        schedule=(*iterations(2), *evaluation()), pipelining=Pipelining(merge_dim=1)
+    ),
+    "inputs that are split along their last dim": pipelined(
+        schedule=(*iterations(2), *evaluation()), pipelining=Pipelining(split_dim=-1)
+    ),
     "gradients that are finalized by a later step": pipelined(
         schedule=UNFINALIZED, pipelining=Pipelining(schedule_class="1f1b")
     ),

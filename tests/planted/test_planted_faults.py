@@ -779,6 +779,10 @@ DIVERGENCES = {
     "bounded_sends_overtake": diverges(
         "gradient", at=2, name="b.weight", case=looped(max_outstanding_sends=1)
     ),
+    "outputs_come_along_the_first_dim": diverges("output", at=0, case=looped(merge_dim=1)),
+    "inputs_split_along_a_dim_change_places": diverges(
+        "output", at=0, case=looped(4, schedule_class="interleaved_1f1b", split_dim=-1)
+    ),
     "waits_for_no_last_reduction": diverges(
         "gradient", at=2, case=looped(defer_reduce_grad_wait=True)
     ),
@@ -859,6 +863,13 @@ DIVERGENCES = {
     "fsdp1_missing_gradient": diverges("gradient/missing", case=BY_FSDP1),
     "fsdp1_wrong_output": diverges("output", case=BY_FSDP1),
     "fsdp1_stale_shard": diverges("parameter", case=BY_FSDP1),
+    "fsdp1_state_dict_lacks_a_sign": diverges(
+        "state_dict",
+        at=0,
+        name="a.bias",
+        schedule=(ops.TakeStateDict(), *ONE_STEP),
+        engines=("fsdp1",),
+    ),
     "fsdp1_no_sync_syncs": diverges(
         "local_gradient",
         at=2,

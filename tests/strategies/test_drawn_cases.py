@@ -119,6 +119,11 @@ def test_no_loss_is_pending_when_parameters_change_in_place(sample):
                 assert not pending
 
 
+def test_a_checkpoint_comes_to_another_mesh_and_back(streams: Streams) -> None:
+    moves = ((c, [op.rebuilds for op in c.schedule if op.rebuilds]) for c, _ in streams.each())
+    assert any(len(meshes) > 1 and case.on(meshes[-1]) == case for case, meshes in moves)
+
+
 def test_a_module_below_the_root_is_mostly_called_after_the_root(streams: Streams) -> None:
     first = [
         next(op.target for op in drawn.case.schedule if isinstance(op, Forward))

@@ -39,6 +39,7 @@ class PipeliningScript(EngineScript):
         f"from torch.distributed.pipelining import {name}\n"
         for name in ("PipelineStage", *ScheduleClass.texts.values())
     )
+    imports += "from torch.distributed.pipelining.microbatch import TensorChunkSpec\n"
     has_dtensors = True
 
     def __init__(self) -> None:
@@ -89,7 +90,8 @@ class PipeliningScript(EngineScript):
     ) -> list[str]:
         count, first = len(batches), "if stages[0].is_first else"
         named = case.pipelining.by_keyword
-        whole = f"torch.cat([{', '.join(batches)}])"
+        split = case.pipelining.split_dim if not named else 0  # arguments alone are told it
+        whole = f"torch.cat([{', '.join(batches)}]{f', {split}' if split else ''})"
         batch = f'batch = {{"input": {whole}}} {first} {{}}' if named else ""
         batch = batch or f"batch = [{whole}] {first} []"
         given = f"{'**' if named else '*'}batch, target=torch.arange({count})"

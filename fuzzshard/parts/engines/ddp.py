@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from fuzzshard.parts.engine import EngineSpec
-from fuzzshard.parts.engines.older import OLDER, OTHER_GRAPH_ON_ONE_RANK, POLICIES, UNSYNCED
+from fuzzshard.parts.engines.older import (
+    OLDER,
+    OTHER_GRAPH_ON_ONE_RANK,
+    POLICIES,
+    STATES,
+    UNSYNCED,
+)
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import NEW_CHOICES
@@ -185,12 +191,12 @@ class ZeroRedundancy(DistributedDataParallel):
             *NEW_CHOICES,
             "precision",
         ),
-        brings=("step_hooks", "add_param_group"),
+        brings=("step_hooks", "add_param_group", "lr_scheduler"),
     )
     differs_in = (*DistributedDataParallel.differs_in, "optimizer_state", "resume")
     excludes: ClassVar[Excludes] = {
         **DistributedDataParallel.excludes,
-        "op:save_*|op:load*|op:corrupt|op:rebuild": Exclusion(
+        STATES: Exclusion(
             "the state of the optimizer is saved, of which a rank has a part",
             f"{_ZERO}, state_dict: 'RuntimeError: ... if this method is called without a "
             "preceding call to consolidate_state_dict', which puts it all on one rank; "

@@ -98,8 +98,12 @@ class FullyShardedDataParallel(EngineSpec):
             "nn.Module.reset_parameters() otherwise'",
         ),
         STATES: Exclusion(
-            "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged",
-            "fully_sharded_data_parallel.py, state_dict_type: full, local and sharded state dicts",
+            "states of FSDP1's optimizer are flat, and are saved and loaded in ways of its own",
+            "fully_sharded_data_parallel.py, optim_state_dict: 'the flattened optimizer states'",
+        ),
+        "takes_shards": Exclusion(
+            "a state by name whose tensors are not whole: they are ShardedTensors",
+            "api.py, ShardedStateDictConfig: 'FSDP saves them as ``ShardedTensor``'",
         ),
         HOOKS: Exclusion(
             "a hook on a parameter: backwards come to views of its flat parameter", _VIEWS

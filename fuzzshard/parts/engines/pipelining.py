@@ -168,7 +168,7 @@ class PipelineParallel(EngineSpec):
             "flattens the optimizer state_dict to support optimizer resharding for MPMD, e.g., "
             "pipeline parallelism.'; StateDictOptions: 'rank0 should receive a full state_dict'",
         ),
-        f"recomputes_buffers & {STATES}|schedule:*_forward": Exclusion(
+        f"recomputes_buffers & op:take_state_dict*|{STATES}|schedule:*_forward": Exclusion(
             "statistics of a checkpointed batch norm: backwards of microbatches recompute it in "
             "another order, and a split backward three times",
             f"{_SCHEDULES}: the order of microbatches is that of the schedule; {_STAGE}, "

@@ -197,7 +197,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(60) else 0
         save = cls(via="state_dict")
-        if tape.chance(65):
+        if tape.chance(80):
             other = cls._drawn_by_torch(run)
             save = other if run.at.why_not(other) is None else save
         saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
@@ -209,13 +209,16 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         assign &= save.via in ("dcp", "state_dict")
         lost: op.Lost | None = None
         if tape.chance(85):
-            lost = "rebuild" if tape.chance(50) else "zero"
+            lost = "rebuild" if tape.chance(85 if save.reshards else 50) else "zero"
         moves = save.reshards and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
         evaluations = (run.microbatches or 1) * (not run.in_order and tape.chance(25))
         restored = ops.restoring(lost, assign=assign, mesh=mesh, evaluations=evaluations)
-        if mesh and tape.chance(60):  # and back: replicas become shards, too
-            restored += (replace(save, asynchronous=False), *ops.restoring("rebuild"))
+        if mesh and tape.chance(85):  # and back: replicas become shards, too
+            case = run.case
+            home = next(axes for axes in case.mesh.shapes if case.on(axes) == case)
+            again = replace(save, asynchronous=False)
+            restored += (again, *ops.restoring("rebuild", mesh=home))
         then += (*restored, *late)
 
     @property

@@ -31,7 +31,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
         "op:take_state_dict_in_inference": "a state dict taken under inference_mode",
         "op:get_model_state_dict": "a copy of what get_model_state_dict returns",
     }
-    choices = (op.Choice("take_state_dict", 13, 0, new=True, of_stages=True),)
+    choices = (op.Choice("take_state_dict", 13, 0, of_stages=True),)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -324,7 +324,7 @@ class NoSync(DDPOption):
     by an exception. Then everything is as it was before.
     """
 
-    name, place, of_wrapper = "no_sync", 15, True
+    name, place, of_wrapper, in_every_case = "no_sync", 15, True, True
     meanings = {
         "ddp:no_sync_again": "no_sync() entered and left within no_sync()",
         "ddp:no_sync_left_by_error": "no_sync() left by an exception",

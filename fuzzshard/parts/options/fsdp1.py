@@ -58,7 +58,7 @@ class FSDP1Option(Option):
         cls.prefix = f"fsdp1:{cls.name}_"
 
     further: ClassVar[bool] = False
-    """Whether half of the cases leave it at its default."""
+    """Whether many cases leave it at its default."""
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
@@ -321,7 +321,8 @@ class Summon(FSDP1Option):
         gradients = case.fsdp1.use_orig_params and case.dtype == "float32"
         drawn: str | None = drawing.tape.weighted(
             (
-                *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
+                *((None, 6), ("written", 3), ("root", 2), ("first_rank", 2)),
+                ("discarded", 8 if shards(case) else 1),  # nothing is changed where it is whole
                 *((("gradients", 3),) if gradients else ()),
                 *((("on_host", 2),) if drawing.cuda and shards(case) else ()),
             )

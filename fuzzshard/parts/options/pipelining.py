@@ -23,6 +23,8 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     gives_microbatches: bool = False
     returned: Literal["outputs", "losses", "both", "nothing"] = "outputs"
     by_keyword: bool = False
+    merge_dim: Literal[0, 1] = 0
+    split_dim: Literal[0, -1] = 0
 
     @property
     def stages_per_rank(self) -> int:
@@ -203,6 +205,39 @@ class ByKeyword(PipeliningOption):
 
     name, of_several, rare = "by_keyword", False, (True, 50)
     meanings = {"pipelining:by_keyword": "the first stage gets its input by a keyword"}
+
+
+class MergeDim(PipeliningOption):
+    """The dim along which a schedule puts the outputs of microbatches together."""
+
+    name, rare = "merge_dim", (1, 40)
+    texts = {1: "output_merge_spec=TensorChunkSpec(1)"}
+    meanings = {
+        "pipelining:merges_dim_1": "outputs come along their second dim: output_merge_spec"
+    }
+
+    @override
+    def fits(self, case: Case) -> bool:
+        return case.pipelining.returned in ("outputs", "both")
+
+
+class SplitDim(PipeliningOption):
+    """The dim along which a schedule splits the input of the first stage; the last one is all that
+    there is for sure.
+    """
+
+    name, rare = "split_dim", (-1, 40)
+    texts = {-1: "args_chunk_spec=(TensorChunkSpec(-1),)"}
+    meanings = {
+        "pipelining:splits_last_dim": "inputs are split along their last dim: args_chunk_spec"
+    }
+
+    @override
+    def fits(self, case: Case) -> bool:
+        spec = case.pipelining  # looped_bfs has no args_chunk_spec
+        return not (
+            spec.by_keyword or spec.gives_microbatches or spec.schedule_class == "looped_bfs"
+        )
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

@@ -7,6 +7,7 @@ from planting import instead_of
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     _runtime_utils,
+    _state_dict_utils,
     fully_sharded_data_parallel,
 )
 from torch.distributed.fsdp._exec_order_utils import _ExecOrderData
@@ -44,6 +45,13 @@ def fsdp1_missing_gradient(right, state):
 def fsdp1_no_sync_syncs(right, self):
     """``no_sync`` of FSDP1 does nothing: every backward reduces."""
     return contextlib.nullcontext()
+
+
+@instead_of(_state_dict_utils, "_full_post_state_dict_hook")
+def fsdp1_state_dict_lacks_a_sign(right, module, fsdp_state, state_dict, prefix):
+    """The root's state dict has absolute values."""
+    made = right(module, fsdp_state, state_dict, prefix)
+    return made if prefix else {name: tensor.abs() for name, tensor in made.items()}
 
 
 @instead_of(_ExecOrderData, "_check_order")

@@ -86,6 +86,19 @@ def bounded_sends_overtake(right, comm_actions, stage_to_rank, max_outstanding_s
     return of_ranks
 
 
+@instead_of(schedules, "split_args_kwargs_into_chunks")
+def inputs_split_along_a_dim_change_places(right, args, kwargs, chunks, args_spec, kwargs_spec):
+    """Where a schedule is told what to split inputs along, the last microbatch is the first."""
+    split, named = right(args, kwargs, chunks, args_spec, kwargs_spec)
+    return split[::-1] if args_spec else split, named
+
+
+@instead_of(schedules, "merge_chunks")
+def outputs_come_along_the_first_dim(right, chunks, chunk_spec):
+    """A schedule does not look at what its output is to be put together along."""
+    return right(chunks, None)
+
+
 @instead_of(schedules, "_add_unshard_reshard")
 def gathers_too_few_stages(right, compute_actions, max_active_stages, unshard_lookahead):
     """A schedule that gathers few stages ahead leaves out the last one."""

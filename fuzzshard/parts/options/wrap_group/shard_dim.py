@@ -20,7 +20,9 @@ class ShardDim(GroupOption):
     """
 
     name, place = "shard_dim", 1
-    extension = Choice("shard_dim", 18, place=5, excluded_by=("tensor",))
+    extension = Choice(
+        "shard_dim", 18, place=5, excluded_by=("tensor",), brings=("save_load", "hsdp")
+    )
     wants_even = True
     texts = {
         "last": "shard_placement_fn=lambda p: Shard(-1)",
