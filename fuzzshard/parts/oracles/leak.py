@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 from typing_extensions import override
 
 from fuzzshard.errors import UsageError
-from fuzzshard.model.statements import indented
 from fuzzshard.parts import oracle
 
 Kind = Literal[
@@ -92,7 +91,8 @@ class Leak(oracle.Oracle):
         """Return lines in a function perhaps, after which nothing of the model is there."""
         hooks = scope.assertion.detail == "hook"
         if scope.assertion.detail == "growth":
-            lines = ["counts = []", "for _ in range(6):", *indented(lines), *indented(_COUNTED)]
+            inner = (f"    {line}" for line in (*lines, *_COUNTED))
+            lines = ["counts = []", "for _ in range(6):", *inner]
         lines = [*built, *([f"before = {_hook_count(scope)}"] if hooks else []), *lines]
         if scope.assertion.detail != "survivor":
             return lines
