@@ -60,6 +60,9 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
     try:
         return _decoded(msgspec.json.decode(data, type=dict[str, Any]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if path.suffix != ".json":
+            advice = "give an entry's folder or its case.json"
+            raise InvalidEntry(f"{where} is no case file", advice) from None
         raise InvalidEntry(
             f"{where}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
         ) from None

@@ -49,8 +49,7 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
     """Return the JSON files that ``paths`` stand for, sorted, each once.
 
     A path is an entry's folder, a JSON file, or a folder to search. What lies next to a
-    ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist
-    and for a file of another kind.
+    ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
     """
     files: dict[Path, None] = {}
     for path in paths:
@@ -59,8 +58,6 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
             if str(path) in own_mends():
                 advice += f"; about the known bug of that name, run: fuzzshard show {path}"
             raise UsageError(f"{path} does not exist", advice)
-        if path.is_file() and path.suffix != ".json":
-            raise UsageError(f"{path} is no case file", "give an entry's folder or its case.json")
         here = _files_below(path) if path.is_dir() else [path]
         files.update(dict.fromkeys(file for file in here if not is_subject_file(file)))
     return list(files)

@@ -63,6 +63,10 @@ def told(option: CommunicationOption, **options: Any) -> Stock:
     return bitwise(wrap=configured(*paths, communication=(option,)), **options)
 
 
+_ZEROS = (
+    "not applicable: zeros for parameters without a gradient, which only groups of fully_shard "
+    "reduce"
+)
 _UNSHARDING: tuple[Op, ...] = (
     *(ops.Unshard(), FORWARD, ops.Reshard(), BACKWARD, STEP, ZERO),
     *(ops.Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
@@ -90,6 +94,7 @@ SHARDING = {
                 *(FORWARD, BACKWARD, ops.Tell(word=word), STEP, ZERO, FORWARD, BACKWARD),
                 *(ops.Tell(word=word, on=False, target="a"), STEP, ZERO, FORWARD, BACKWARD, STEP),
             ),
+            **({"ddp": _ZEROS} if word == "zeros_for_unused" else {}),
         )
         for word in _TAKEN_BACK
     },
@@ -176,8 +181,7 @@ COMMUNICATION = {
         ),
         schedule=(*_PARTIAL, ops.Forward(batch=1, outputs=(1,)), BACKWARD, STEP),
         optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1),
-        ddp="not applicable: zeros for parameters without a gradient, which only groups of "
-        "fully_shard reduce",
+        ddp=_ZEROS,
     ),
     "an embedding that is not unsharded in backward": bitwise(
         chain(e=Embedding(vocab=8, dim=4), r=Activation(), b=_LINEAR),

@@ -1,7 +1,6 @@
 """A model that keeps a buffer out of its state dict, and ways to load it."""
 
 import os
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -115,6 +114,13 @@ def load_all(model, optimizer, folder, without=None):
         torch.set_rng_state(random)
 
 
-load_without_scheduler = partial(load_all, without="scheduler")
-load_without_scaler = partial(load_all, without="scaler")
-load_without_random_state = partial(load_all, without="random")
+def load_without_scheduler(model, optimizer, folder):
+    load_all(model, optimizer, folder, "scheduler")
+
+
+def load_without_scaler(model, optimizer, folder):
+    load_all(model, optimizer, folder, "scaler")
+
+
+def load_without_random_state(model, optimizer, folder):
+    load_all(model, optimizer, folder, "random")
