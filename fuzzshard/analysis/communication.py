@@ -93,9 +93,13 @@ def some(case: Case, trait: Trait) -> bool:
     return any(trait in word.gives for word in words_of(case).values())
 
 
+def told_late(case: Case, trait: Trait) -> bool:
+    """Return whether some group does so once it is told during training."""
+    return any(trait in WORDS[word].gives for word in words_told(case.schedule))
+
+
 def fills_unused(case: Case, index: int | None) -> bool:
     """Return whether parameters of the group at ``index`` get zeros at some time where they have
     no gradient; only groups that were unsharded do.
     """
-    late = "zeros_for_unused" in words_told(case.schedule)
-    return index is not None and (late or case.wrap[index].does("fills"))
+    return index is not None and (told_late(case, "fills") or case.wrap[index].does("fills"))

@@ -96,11 +96,18 @@ def _leaves_output_unused(case: Case, found: Inferred) -> bool:
     calls = (op.call for op in case.schedule if op.call and op.call.grad)
     outputs = {call: len(found.output_values[call.target]) for call in calls}
     return any(len({*call.used(number)}) < number for call, number in outputs.items()) or any(
-        f"{call.name}.{i}" not in _reads(block)
-        for path, block in _blocks(found)
-        for call in _calls(block)
-        if (target := resolve(case.model, join(path, call.module)))
-        if isinstance(called := target[1], Block) and len(called.outputs) > 1
+        _leaves_results_unread(case, path, block) for path, block in _blocks(found)
+    )
+
+
+def _leaves_results_unread(case: Case, path: str, block: Block) -> bool:
+    """Return whether a block reads only some of what a block that it calls returns."""
+    reads = _reads(block)
+    targets = ((call, resolve(case.model, join(path, call.module))) for call in _calls(block))
+    return any(
+        f"{call.name}.{i}" not in reads
+        for call, target in targets
+        if target and isinstance(called := target[1], Block) and len(called.outputs) > 1
         for i in range(len(called.outputs))
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from fuzzshard.analysis.communication import told_late
 from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
@@ -25,7 +26,6 @@ from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.ops.set_flag import flags_set
-from fuzzshard.parts.ops.tell import words_told
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.leftovers import Leftovers
@@ -128,7 +128,7 @@ def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Ite
         )
     for index, held in leftovers.groups.items():
         name = ", ".join(module or "the root" for module in case.wrap[index].modules)
-        if "keep_storage" in words_told(case.schedule):
+        if told_late(case, "keeps"):
             pass  # it may not have been unsharded, or sharded, since
         elif case.wrap[index].does("keeps"):
             yield from _lost(held)

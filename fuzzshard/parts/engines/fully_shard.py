@@ -213,7 +213,6 @@ class ReplicateWithFSDP(FullyShard):
         place=104,
         # what only shards have
         excludes=("reshard_true", "reshard_int", "shard_dim", "set_reshard"),
-        # which is for gathers, and there are none
         brings=("communication",),
     )
     keeps_whole = True
