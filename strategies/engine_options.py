@@ -8,14 +8,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fuzzshard.analysis.arrivals import Replicated
+from fuzzshard.analysis.checker import Checker
 from fuzzshard.analysis.exclusions import exclusion
-from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case, Optimizer
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
+from fuzzshard.parts.ops import TrainUnevenly
 from fuzzshard.parts.option import Option
 from fuzzshard.parts.options.ddp import DDP, DDP_OPTIONS
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy
@@ -27,6 +29,8 @@ from fuzzshard.strategies.tape import Tape
 
 _ALONE = 40
 """Percent of the cases with options that have one of them."""
+_ENDING_APART = 12
+"""Percent of the cases that DDP runs and that have a step."""
 
 
 def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
@@ -39,6 +43,8 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     ]
     if not ours:
         return case
+    even, case = case, _ending_apart(tape, case, ours)
+    ours = [spec for spec in ours if spec.name in case.engines]
     seen = Replicated(case, by_replicate=not any(spec.wrapper for spec in ours))
     drawn = [
         option
@@ -48,7 +54,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     always = [option for option in drawn if option.in_every_case]
     case = replace(case, ddp=DDP(**{o.name: o.draw(tape, seen) for o in always}))
     seen = Replicated(case, seen.by_replicate)
-    if "ddp_options" in swarm:
+    if "ddp_options" in swarm or case.schedule != even.schedule:
         values = [(o, o.draw(tape, seen)) for o in drawn if not o.in_every_case]
         told = [(option, value) for option, value in values if value != option.default]
         if told and tape.chance(_ALONE):
@@ -58,6 +64,22 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     if case.ddp.broadcasts_buffers and seen.updates_buffers:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
+
+
+def _ending_apart(tape: Tape, case: Case, ours: Sequence[EngineSpec]) -> Case:
+    """Return the case with uneven iterations after one of its steps, rarely, and alone with those
+    of ``ours`` that run them.
+    """
+    places = [index for index, op in enumerate(case.schedule, 1) if op.updates]
+    if not places or not tape.chance(_ENDING_APART):
+        return case
+    place, at = tape.pick(places), Checker(case, inferred(case))
+    before = case.schedule[:place]
+    uneven = TrainUnevenly.after(before, tape)
+    schedule = [op for op in (*before, uneven, *case.schedule[place:]) if at.accepts(op)]
+    told = replace(case, schedule=tuple(schedule))
+    run = tuple(spec.name for spec in ours if not exclusion(told, spec.name))
+    return replace(told, engines=run) if uneven in schedule and run else case
 
 
 def _told(case: Case, ours: Sequence[EngineSpec], option: Option, value: object) -> Case:

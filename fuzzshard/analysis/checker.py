@@ -142,6 +142,11 @@ class Checker(ScheduleState):
                 f"{op.tag} follows a backward with is_last_backward=False",
                 "nobody waits for gradients before the last backward: put one more before it",
             )
+        if self.stepped_apart and (op.updates or op.via):
+            yield (
+                f"{op.tag} follows steps that some ranks have made alone",
+                "join() makes the model the same everywhere, and no optimizer: move the op",
+            )
         yield from op.misfits(self)
 
     def changed_misfits(self) -> Reasons:

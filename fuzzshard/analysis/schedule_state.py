@@ -119,6 +119,8 @@ class ScheduleState:
         self.stepped_partial = False
         """Whether a step since the last load took gradients that were not reduced over all ranks.
         """
+        self.stepped_apart = False
+        """Whether some ranks have made more steps than others, which optimizers keep count of."""
         self.forwarded = False
         """Whether there was a forward since the last backward."""
         self.has_gradients = False

@@ -184,6 +184,9 @@ class Engine(abc.ABC):
     def after_backward(self, index: int) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
+    def average(self, ranks: int) -> None:  # noqa: B027
+        """Called by statements of the plain model, to divide the sums of gradients by so many."""
+
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 

@@ -197,14 +197,15 @@ class ExplicitSync:
         return reduced + local
 
     def averages(
-        self, local: Mapping[str, torch.Tensor], flags: SyncFlags
+        self, local: Mapping[str, torch.Tensor], flags: SyncFlags, ranks: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the sums of ``local`` gradients over the mesh, each divided as its group says.
+        """Return the sums of ``local`` gradients over the mesh, each divided as its group says, or
+        by ``ranks``.
 
         Gradients of one dtype share an all-reduce: gloo sends as many messages for ten elements
         as for ten thousand.
         """
-        divisors = {fqn: flags.divisors[self.owners[fqn]] for fqn in local}
+        divisors = {fqn: ranks or flags.divisors[self.owners[fqn]] for fqn in local}
         if self.mesh.size == 1:
             return {
                 fqn: gradient if divisors[fqn] == 1 else gradient / divisors[fqn]

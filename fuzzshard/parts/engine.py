@@ -36,6 +36,10 @@ COMPILED: Excludes = dict.fromkeys(
 )
 
 
+UNEVEN = "op:uneven_*"
+"""Features of training within ``join()`` where some ranks end first."""
+
+
 class EngineSpec:
     """One way to train a model."""
 
@@ -58,6 +62,11 @@ class EngineSpec:
             "distributed.py, class docstring: 'each distributed process has the exact same "
             "model'; fully_sharded_data_parallel.py checks the order of units at debug level "
             "DETAIL",
+        ),
+        UNEVEN: Exclusion(
+            "ranks have inputs of different numbers, which only DDP and its optimizer may have",
+            "torch/distributed/algorithms/join.py, Join: 'joinables (List[Joinable])', which "
+            "inherit from Joinable",
         ),
     }
     """What its contract does not cover."""

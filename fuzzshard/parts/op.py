@@ -22,9 +22,10 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.strategies.schedules import Run as Run
+    from fuzzshard.strategies.tape import Tape as Tape
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checker = Inferred = Run = ScheduleState = Scope = Trainer = None
+    Case = Checker = Inferred = Run = ScheduleState = Scope = Tape = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -190,9 +191,9 @@ class Op(Part, frozen=True, kw_only=True):
     looks: ClassVar[tuple[str, ...]] = ()
     """What it may have changed, which oracles look at
     (:attr:`fuzzshard.parts.oracle.Oracle.looks`): how parameters are ``registered``, their values
-    (``parameters``), ``trained`` and ``corrupted`` ones, ``buffers``, ``inputs``, ``gradients``,
-    ``unreduced`` ones, states of the ``optimizer``, the state ``dict``, one that was ``taken``
-    earlier.
+    (``parameters``), ``trained`` and ``corrupted`` ones, states that all ranks have ``stepped``,
+    ``buffers``, ``inputs``, ``gradients``, ``unreduced`` ones, states of the ``optimizer``, the
+    state ``dict``, one that was ``taken`` earlier.
     """
     updates: ClassVar[bool] = False
     """Whether the optimizer makes a step."""

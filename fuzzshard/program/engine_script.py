@@ -89,6 +89,10 @@ class EngineScript:
         """Return what the user has to call after a backward that synchronises something."""
         return []
 
+    def join_text(self, case: Case, called: str, arguments: str) -> str:
+        """Write the context in which ranks may have inputs of different numbers."""
+        return ""
+
     def optimizer_call(self, kind: str, arguments: list[str], names: MeshNames) -> str:
         """Return the call that makes an optimizer of this kind."""
         return f"{kind}({', '.join(arguments)})"

@@ -28,6 +28,8 @@ from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.loss import Term
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Below, Call, Switch, Taking
+from fuzzshard.parts.ops import TrainUnevenly
+from fuzzshard.parts.options.ddp import JOINED
 from fuzzshard.program.engine_script import EngineScript, engine_script
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import (
@@ -63,6 +65,8 @@ class Scope:
     losses: Losses = dataclasses.field(init=False)
     puts_off: bool = False
     """Whether DDP leaves the broadcast of buffers to the forward after the next one."""
+    joined: bool = False
+    """Whether the model was within ``join()``: DDP takes buffers of another rank since then."""
     has_schedule: bool = False
     """Whether stages have one, since the model was built."""
 
@@ -249,12 +253,79 @@ class Scope:
         self.puts_off = not (call.grad and self.now.synced)
         if puts_off or not (ddp.broadcasts_buffers and updates_buffers(self.case, "")):
             return []
-        source = ddp.buffers_from(self.case.mesh.data_size)
-        lines = [
+        source = ddp.buffers_from(self.case.mesh.data_size, joined=self.joined)
+        return self.either(self._broadcast(str(source)), [])
+
+    def _broadcast(self, source: str) -> list[str]:
+        return [
             "for buffer in model.buffers():  # DDP does this by itself",
             f"    dist.broadcast(buffer{self.names.group_argument}, group_src={source})",
         ]
-        return self.either(lines, [])
+
+    def iteration(self, call: Call) -> list[str]:
+        """Run a forward and its backward, which synchronises nothing of a plain model."""
+        return [*self.computed(call), *self.in_context(["loss.backward()"])]
+
+    def average_lines(self, ranks: str) -> list[str]:
+        """Average gradients of a plain model over so many ranks; all others have zeros."""
+        return [f"average({ranks})"]
+
+    def uneven(self, op: TrainUnevenly, step: list[str]) -> list[str]:
+        """Train in iterations of different numbers on ranks, each with a ``step``."""
+        call, (first, others) = op.begins, op.rounds
+        joined, plain = self._joined(op, step), self._without_join(op, step)
+        self.joined, self.puts_off = True, False
+        return [
+            *self.inputs_of(call),
+            f"rounds = {first} if rank == 0 else {others}",
+            *self.either(plain, joined),
+            f"{self.called}.zero_grad()",
+        ]
+
+    def _joined(self, op: TrainUnevenly, step: list[str]) -> list[str]:
+        """Train as the documentation of ``join()`` says."""
+        trained, called = self.iteration(op.begins), self.called
+        unsynced = [f"with {called}.no_sync():", *indented(trained)] if op.no_sync else []
+        own = self.script.finalize_lines(self.case, called)
+        body = [f"{called}.zero_grad()", *unsynced, *trained, *own, *step]
+        context = self.script.join_text(self.case, called, JOINED[op.division])
+        lines = [f"with {context}:", "    for _ in range(rounds):", *indented(indented(body))]
+        if op.division != "throwing":
+            return lines
+        return [
+            "try:",
+            *indented(lines),
+            "except RuntimeError as error:",
+            '    if "exhausted" not in str(error):',
+            "        raise",
+            "else:",
+            '    raise AssertionError("join() has not said that some ranks have no more inputs")',
+        ]
+
+    def _without_join(self, op: TrainUnevenly, step: list[str]) -> list[str]:
+        """Do the same with a plain model, in as many rounds on all ranks."""
+        (first, others), throws = op.rounds, op.division == "throwing"
+        ranks, zero = self.case.mesh.data_size, f"{self.called}.zero_grad"
+        divisor = str(ranks)  # a hook divides by that in any case
+        if op.division == "effective" and self.case.ddp.hook is None:
+            divisor = f"((i < {first}) + {ranks - 1} * (i < {others}))"
+        broadcasts = self.case.ddp.broadcasts_buffers and updates_buffers(self.case, "")
+        early, last = list[str](), list[str]()
+        if broadcasts:
+            early = self._broadcast(f"{ranks - 1} if i < {others} else 0")
+            early = ["if i:", *indented(early)] if self.puts_off else early
+            last = self._broadcast("0" if first > others else f"{ranks - 1}")
+        body = [
+            *early,
+            "if i < rounds:",
+            *indented([f"{zero}()", *self.iteration(op.begins) * (1 + op.no_sync)]),
+            "else:  # all that this rank contributes is zeros",
+            f"    {zero}(set_to_none=False)",
+            *self.average_lines(divisor),
+            *step,
+        ]
+        rounds = min(op.rounds) if throws else max(op.rounds)
+        return [f"for i in range({rounds}):", *indented(body), *([] if throws else last)]
 
     def loss(self, call: Call, count: int) -> list[str]:
         """Add up the terms of those of ``count`` outputs that the loss of a call is of."""

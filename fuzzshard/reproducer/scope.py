@@ -139,7 +139,7 @@ class Scope(scope.Scope):
                 *([UNWRAPPED] if self.model != "model" else []),
             ]
         lines += self.freeze_lines()
-        self.has_schedule = self.puts_off = False
+        self.has_schedule = self.puts_off = self.joined = False
         earlier = self.ops[: self.now.index]
         lines += [line for each in earlier for line in _on_ranks(each.ranks, each.settings(self))]
         lines += [] if self.now.synced else self._sync_lines()
@@ -251,12 +251,18 @@ class Scope(scope.Scope):
 
     @override
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
-        body = [self._call(call)]
-        if in_backward:
-            loss = f"loss = {' + '.join(self._terms(call))}"
-            body = [f"out = {body[0]}", *self.in_context([loss, "loss.backward()"])]
+        body = self.iteration(call) if in_backward else [self._call(call)]
         interrupted = self.interrupted(self.at(target), body, in_backward=in_backward)
         return [*self.inputs_of(call), *interrupted]
+
+    @override
+    def iteration(self, call: Call) -> list[str]:
+        loss = f"loss = {' + '.join(self._terms(call))}"
+        return [f"out = {self._call(call)}", *self.in_context([loss, "loss.backward()"])]
+
+    @override
+    def average_lines(self, ranks: str) -> list[str]:
+        return averaging_lines(self.case, ranks, f"{self.called}.parameters()")
 
     @override
     def differentiated(self, takes: Taking) -> list[str]:
@@ -338,7 +344,7 @@ class Scope(scope.Scope):
         return hooked and any(average.names != () for average in self.averages.values())
 
 
-def averaging_lines(case: Case, divisor: float | None, parameters: str) -> list[str]:
+def averaging_lines(case: Case, divisor: float | str | None, parameters: str) -> list[str]:
     """Average the gradients of ``parameters``, or divide their sums by ``divisor``."""
     names = MeshNames(case)
     alone = case.mesh.data_size == 1 and divisor is not None

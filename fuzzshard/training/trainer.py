@@ -202,6 +202,11 @@ class Trainer:
         engine.recover()
         self.feed.forget(call)
 
+    def train_unevenly(self, index: int, op: Op, call: Call) -> None:
+        """Run iterations and steps of ranks that have inputs of different numbers."""
+        known = {"wait": lambda site: None, "average": self.engine.average}
+        self._iteration(index, op, call, **known, **self.made)
+
     def _loss(self, call: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
         lines = self.engine.scope.loss(call, len(outputs))
         loss: torch.Tensor = self._compute(lines, call, outputs=outputs)["loss"]

@@ -21,9 +21,8 @@ def public() -> Iterator[str]:
     yield from names_of_function("replicate", _replicate.replicate)
     yield from names_of_class(_replicate.DDP, constructor=False)
     yield from (f"default_hooks.{name}" for name in default_hooks.__all__)
-    yield from (
-        f"DistributedDataParallel.no_sync({how})" for how in ("within itself", "left by an error")
-    )
+    ways = ("within itself", "left by an error", "where ranks end first")
+    yield from (f"DistributedDataParallel.no_sync({how})" for how in ways)
 
 
 def test_every_name_is_drawn_or_excused() -> None:

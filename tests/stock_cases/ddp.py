@@ -50,6 +50,23 @@ DDP_OPTIONS = {
     "within join, divided by the ranks that are left": ddp(DDP(join="effective")),
     "within join, which throws": ddp(DDP(join="throwing")),
     "within join, which is off": ddp(DDP(join="off")),
+    "within join, of which rank 0 has the fewest inputs": ddp(
+        DDP(), schedule=(*_THREE_STEPS, ops.TrainUnevenly(rounds=(1, 3)), FORWARD)
+    ),
+    "within join and no_sync, buffers of those that have inputs": ddp(
+        DDP(buffers="broadcast"),
+        model=_NORM,
+        schedule=(
+            *_THREE_STEPS,
+            ops.TrainUnevenly(rounds=(2, 1), division="effective", no_sync=True),
+            FORWARD,
+        ),
+    ),
+    "within join, which throws as it should": ddp(
+        DDP(),
+        engines=("ddp", "zero_redundancy"),
+        schedule=(*_THREE_STEPS, ops.TrainUnevenly(division="throwing"), *TWO_STEPS),
+    ),
     "finalized by hand": ddp(DDP(manual_finalization=True)),
     "no_sync left by an exception": ddp(DDP(no_sync="left_by_error")),
     "no_sync within no_sync": ddp(

@@ -73,6 +73,10 @@ class DDPScript(EngineScript):
         return [f"{called}.finalize_backward()"] if case.ddp.manual_finalization else []
 
     @override
+    def join_text(self, case: Case, called: str, arguments: str) -> str:
+        return f"{called}.join({arguments})"
+
+    @override
     def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
         return ["ddp = DistributedDataParallel(model, find_unused_parameters=True)"]
 

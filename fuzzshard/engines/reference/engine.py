@@ -141,6 +141,12 @@ class Reference(Engine):
         self.sync.after_backward(self.trained, self.scope.now, passed)
 
     @override
+    def average(self, ranks: int) -> None:
+        held = {fqn: p.grad for fqn, p in self.trained.items() if p.grad is not None}
+        for fqn, average in self.sync.averages(held, self.scope.now.flags, ranks).items():
+            self.trained[fqn].grad = average
+
+    @override
     def recover(self) -> None:
         self.master_weights.register_masters()
         for parameter in (*self.master_weights.leaves.values(), *self.trained.values()):

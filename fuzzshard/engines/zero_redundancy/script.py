@@ -9,13 +9,22 @@ from typing_extensions import override
 from fuzzshard.engines.ddp.script import DDPScript
 
 if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
 
 
 class ZeroRedundancyScript(DDPScript):
     """Puts it around the optimizer, too."""
 
-    imports = "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+    imports = (
+        "from torch.distributed.algorithms.join import Join\n"
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+    )
+
+    @override
+    def join_text(self, case: Case, called: str, arguments: str) -> str:
+        joinables = ", ".join([called, *case.optimizer.each])
+        return f"Join([{joinables}]{arguments and ', '}{arguments})"
 
     @override
     def optimizer_call(self, kind: str, arguments: list[str], names: MeshNames) -> str:

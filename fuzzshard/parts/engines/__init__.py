@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fuzzshard.parts.engine import COMPILED
+from fuzzshard.parts.engine import COMPILED, UNEVEN
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel, Replicate, ZeroRedundancy
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
@@ -31,7 +31,7 @@ class Reference(EngineSpec):
     title = "reference"
     tag = "reference"
     excludes: ClassVar[Excludes] = {
-        key: row for key, row in EngineSpec.excludes.items() if key not in COMPILED
+        key: row for key, row in EngineSpec.excludes.items() if key not in {*COMPILED, UNEVEN}
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engine import UNEVEN, EngineSpec
 from fuzzshard.parts.engines.older import (
     OLDER,
     OTHER_GRAPH_ON_ONE_RANK,
@@ -48,7 +48,7 @@ class DistributedDataParallel(EngineSpec):
     wrapper = "DistributedDataParallel"
     differs_in: ClassVar[tuple[str, ...]] = ("buffer",)
     excludes: ClassVar[Excludes] = {
-        **EngineSpec.excludes,
+        **{key: row for key, row in EngineSpec.excludes.items() if key != UNEVEN},
         **OLDER,
         f"{POLICIES}|all_gather:float8|fsdp1:precision": Exclusion(
             "mixed precision or rounded all-gathers, which DDP does not know",
@@ -157,7 +157,7 @@ class Replicate(DistributedDataParallel):
     ignores_modules = True
     excludes: ClassVar[Excludes] = {
         **DistributedDataParallel.excludes,
-        "ddp:join_*|ddp:manual_finalization": Exclusion(
+        f"ddp:join_*|ddp:manual_finalization|{UNEVEN}": Exclusion(
             "replicate() has no join() and no finalize_backward()", _LATE
         ),
         "ddp:uncloned_outputs": Exclusion(
@@ -196,6 +196,11 @@ class ZeroRedundancy(DistributedDataParallel):
     differs_in = (*DistributedDataParallel.differs_in, "optimizer_state", "resume")
     excludes: ClassVar[Excludes] = {
         **DistributedDataParallel.excludes,
+        "op:uneven_no_sync": Exclusion(
+            "several forwards of an uneven iteration, and one step",
+            f"{_ZERO}, _ZeROJoinHook.main_hook, which join() calls for every forward of DDP: "
+            "'Perform an optimizer step.'",
+        ),
         STATES: Exclusion(
             "the state of the optimizer is saved, of which a rank has a part",
             f"{_ZERO}, state_dict: 'RuntimeError: ... if this method is called without a "

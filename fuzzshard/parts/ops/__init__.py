@@ -36,6 +36,7 @@ from fuzzshard.parts.ops.states import WaitForSave as WaitForSave
 from fuzzshard.parts.ops.step import Step as Step
 from fuzzshard.parts.ops.take_state_dict import TakeStateDict as TakeStateDict
 from fuzzshard.parts.ops.tell import Tell as Tell
+from fuzzshard.parts.ops.train_unevenly import TrainUnevenly as TrainUnevenly
 from fuzzshard.parts.ops.unshard import Unshard as Unshard
 from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
@@ -45,6 +46,7 @@ OPS: tuple[type[Op], ...] = (
     *(SetDivideFactor, SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
     *(SetGradEnabled, RegisterHook),
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave, Tell),
+    TrainUnevenly,
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 EVERYDAY: tuple[type[Op], ...] = (SetMode, Step, ZeroGrad)

@@ -13,7 +13,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     says = "optimizer.step()"
     lane = "optimizer"
-    looks = ("registered", "trained", "taken")
+    looks = ("registered", "trained", "stepped", "taken")
     updates = uses_gradients = wants_sharded = of_optimizer = True
     never = {
         "forward_to_backward": MODIFIED,

@@ -46,9 +46,9 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
         """Whether every forward begins with the buffers of one rank."""
         return self.buffers in ("broadcast", "forward_broadcast")
 
-    def buffers_from(self, ranks: int) -> int:
-        """Return the rank of that many whose buffers these are."""
-        return 0 if self.join in (None, "off") else ranks - 1
+    def buffers_from(self, ranks: int, *, joined: bool) -> int:
+        """Return the rank of that many whose buffers these are; ``joined``: there was a join."""
+        return ranks - 1 if joined or self.join not in (None, "off") else 0
 
     def arguments(self, *, buffers: bool = True) -> list[str]:
         """Return the arguments of the constructor, as a script has them; ``buffers``: there are
@@ -68,7 +68,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
 
     def contexts(self, engine: str) -> list[str]:
         """Return the contexts that a case trains in; nobody leaves those of a script."""
-        return [] if self.join is None else [f"{engine}.join({_JOINED[self.join]})"]
+        return [] if self.join is None else [f"{engine}.join({JOINED[self.join]})"]
 
 
 class DDPOption(Option):
@@ -252,7 +252,7 @@ class Hook(DDPOption):
         ]
 
 
-_JOINED = {
+JOINED = {
     "initial": "",
     "effective": "divide_by_initial_world_size=False",
     "throwing": "throw_on_early_termination=True",

@@ -168,19 +168,14 @@ class OptimizerState(oracle.StateOracle):
 
     name = "optimizer_state"
     place = 115
-    looks = ("trained",)
+    looks = ("stepped",)
     what = "state of the optimizer after a step"
     thing = "{name} after the optimizer step"
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        case = seen.trainer.case
-        if case.schedule[index].updates and seen.engine.registers:
+        if seen.engine.registers:
             super().record(seen, index, look)
-
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        return super().entries(watch, index) if watch.scope.ops[index].updates else ""
 
 
 class StateDict(oracle.TensorOracle):
