@@ -99,7 +99,7 @@ class AutogradGraph(ForwardWalk[Value]):
 
     def follow(self, at: ScheduleState) -> list[Node]:
         """Runs a forward if the next op is one; the nodes of the losses that it takes if it is a
-        backward.
+        backward. Their outputs stay where the graph is retained.
         """
         if (call := at.op.call) is not None:
             self.casts = casts_made(
@@ -108,7 +108,15 @@ class AutogradGraph(ForwardWalk[Value]):
             self.outputs[at.index] = self.forward(
                 call.target, grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
             )
-        return taken_nodes(at, self.outputs)
+        retains = at.op.takes and at.op.takes.retains
+        take = self.outputs.__getitem__ if retains else self.outputs.pop
+        taken = [(forward.call, take(forward.place)) for forward in at.taken]
+        return [
+            node
+            for call, values in taken
+            for i in call.used(len(values))
+            if (node := values[i]) is not None
+        ]
 
     @override
     def call(self, path: str, module: Module, args: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -158,20 +166,6 @@ class AutogradGraph(ForwardWalk[Value]):
         if node.op == "detach" or not self.grad or all(a is None for a in args):
             return None
         return self.made(args)
-
-
-def taken_nodes(at: ScheduleState, outputs: dict[int, tuple[Value, ...]]) -> list[Node]:
-    """Take from ``outputs``, by their forward, the nodes that the next op differentiates; they
-    stay where their graph is retained.
-    """
-    take = outputs.__getitem__ if at.op.takes and at.op.takes.retains else outputs.pop
-    taken = [(forward.call, take(forward.place)) for forward in at.taken]
-    return [
-        node
-        for call, values in taken
-        for i in call.used(len(values))
-        if (node := values[i]) is not None
-    ]
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:

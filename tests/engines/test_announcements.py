@@ -22,8 +22,9 @@ from msgspec.structs import replace
 from fuzzshard.analysis.optimizer_state import lacks_states
 from fuzzshard.case.case import Case, Freeze, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
+from fuzzshard.engines.ddp.contract import OF_REDUCER
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
+from fuzzshard.engines.refusals import Due
 from fuzzshard.engines.registry import REFUSALS, not_applicable
 from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.parts.leaves.linear import Linear
@@ -89,7 +90,8 @@ UNUSED = graph("h0 = a(x)", a=Linear(out=5), u=Linear(out=2))
 def test_a_gradient_of_a_parameter_frozen_since_comes_where_it_is_taken_for_unused() -> None:
     freeze = SetRequiresGrad(target="a", value=False)
     case = make_case(schedule=(FORWARD, freeze, FORWARD, BACKWARD))
-    assert complaint(case, ReducerOptions()) == (Complaint.READY_TWICE, 3)
+    _, ready_twice, _ = OF_REDUCER
+    assert list(ready_twice.due(case, "ddp")) == [Due(3)]
 
 
 ADAM = Optimizer(kind="adam")
