@@ -27,7 +27,6 @@ from fuzzshard.analysis.units import parameter_units, splits_a_unit
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within, is_within_any
-from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
 from fuzzshard.parts.op import Op, Switch, Taking
 from fuzzshard.parts.ops import TakeStateDict, mode, setting, sharding
@@ -46,22 +45,16 @@ def graph_changes(case: Case) -> bool:
     return not Replicated(case, by_replicate=False).graph_is_static
 
 
-def changes_late(case: Case) -> bool:
+def cast_late(case: Case) -> bool:
     """Return whether parameters are cast to another dtype after the first forward, or after what
-    begins one; or change between a forward and its backward, in releases that do not let them.
+    begins one.
     """
-    changed = -1
-    for at in follow(case):
-        op = at.op
-        if op.updates:
-            changed = at.index
-        late = any(forward.place < changed for forward in at.taken)
-        if late and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
-            return True
-        alike = op.casts_to in (None, at.cast or case.dtype) and not (op.casts_to and case.dtypes)
-        if at.initialised and not alike:
-            return True
-    return False
+    return any(
+        at.initialised
+        and at.op.casts_to
+        and (case.dtypes or at.op.casts_to != (at.cast or case.dtype))
+        for at in follow(case)
+    )
 
 
 def shared_by_units(case: Case) -> bool:
@@ -222,11 +215,6 @@ def casts_otherwise(case: Case) -> bool:
     )
 
 
-def optimizer_gets_nothing(case: Case) -> bool:
-    """Return whether every parameter is left to a second optimizer, or to none."""
-    return all(is_within_any(fqn, case.optimizer.exclude) for fqn in inferred(case).parameters)
-
-
 def recomputes_buffers(case: Case) -> bool:
     """Return whether a module that updates buffers is checkpointed."""
     return any(updates_buffers(case, checkpoint.module) for checkpoint in case.checkpoints)
@@ -241,7 +229,7 @@ def takes_shards(case: Case) -> bool:
 CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "misses_a_parameter": misses_a_parameter,
     "graph_changes": graph_changes,
-    "changes_late": changes_late,
+    "cast_late": cast_late,
     "shared_by_units": shared_by_units,
     "splits_units": splits_units,
     "experts_lie_otherwise": experts_lie_otherwise,
@@ -254,7 +242,6 @@ CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "lacks_saved_state": lacks_saved_state,
     "lacks_optimizer": lacks_optimizer,
     "casts_otherwise": casts_otherwise,
-    "optimizer_gets_nothing": optimizer_gets_nothing,
     "recomputes_buffers": recomputes_buffers,
     "takes_shards": takes_shards,
 }

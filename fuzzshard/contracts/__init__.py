@@ -7,14 +7,12 @@ Whoever predicts, refuses, allows or prints something that depends on the releas
 
 from fuzzshard.contracts.contract import Contract, Releases, installed_torch, untried_lines
 from fuzzshard.contracts.rules import (
-    CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
     NCCL_RECORDS_LIKE_OTHERS,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
 )
 
 __all__ = [
-    "CHANGES_BETWEEN_FORWARD_AND_BACKWARD",
     "CONTRACTS",
     "NCCL_RECORDS_LIKE_OTHERS",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",

@@ -6,7 +6,6 @@ from fuzzshard.contracts.contract import Contract
 
 _API = "torch/distributed/fsdp/_fully_shard/_fsdp_api.py"
 _STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
-_FULLY_SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
 
 REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
     name="reductions-follow-grad-dtype",
@@ -24,22 +23,6 @@ REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
     since="2.15",
 )
 
-CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
-    name="changes-between-forward-and-backward",
-    says="Sharded parameters may be modified between a forward and its backward.",
-    quote=(
-        "To modify the parameters between forward and backward, the registered parameters must be "
-        "the sharded parameters. For False or an int, this can be done by manually resharding via "
-        "reshard()."
-    ),
-    source=(
-        f"fully_shard, reshard_after_forward ({_FULLY_SHARD}); 2.15 says in its place: Modifying "
-        "the parameters between forward and backward is not supported: the backward all-gather is "
-        "not ordered after such writes, so backward may see the old values."
-    ),
-    until="2.15",
-)
-
 NCCL_RECORDS_LIKE_OTHERS = Contract(
     name="nccl-records-like-others",
     says="What the name nccl stands for is recorded by the general flight recorder.",
@@ -50,7 +33,6 @@ NCCL_RECORDS_LIKE_OTHERS = Contract(
 
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
-    CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     NCCL_RECORDS_LIKE_OTHERS,
 )
 """Every rule, for the tests and for whoever reads them."""

@@ -8,7 +8,6 @@ import pytest
 from cases import (
     BACKWARD,
     FORWARD,
-    ROOT,
     STEP,
     chain,
     children,
@@ -20,7 +19,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.analysis.optimizer_state import lacks_states
-from fuzzshard.case.case import Case, Freeze, Optimizer, Tie
+from fuzzshard.case.case import Case, Freeze, Optimizer
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.engines.ddp.contract import OF_REDUCER
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
@@ -62,12 +61,6 @@ def test_a_member_that_another_one_contains_begins_the_root_as_well() -> None:
         Flaw.ROOT_RUNS_LATER,
         0,
     )
-
-
-def test_meshes_of_one_rank_overlap_with_nothing() -> None:
-    wrap = groups("block", ROOT)
-    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap)) == (Flaw.SHARDED_TWICE, -1)
-    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap, mesh=1)) is None
 
 
 def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
@@ -136,18 +129,6 @@ def test_an_exclusion_quotes_its_source(engine: str) -> None:
     excluded = not_applicable(make_case(schedule=EXCLUDED[engine]), engine)
     assert isinstance(excluded, Exclusion)
     assert "class docstring: '" in excluded.source
-
-
-def test_a_tie_across_groups_is_not_judged_where_no_root_of_both_runs() -> None:
-    """The groups were refused in the first forward of such a root."""
-    ties = (Tie(parameter="b.weight", source="a.weight"),)
-    model = chain(a=Linear(out=5), b=Linear(out=5))
-    part = (Forward(target="b", grad=False),)
-    for schedule, covered in ((TRAIN, True), (part, False), ((*part, *TRAIN), False)):
-        excluded = not_applicable(make_case(model, schedule, ties=ties), "fully_shard")
-        assert (excluded is None) is covered
-    one_group = make_case(model, part, ties=ties, wrap=groups(ROOT))
-    assert not_applicable(one_group, "fully_shard") is None
 
 
 ONE_BY_ONE = (FORWARD, FORWARD, Backward(which="oldest"), Backward(which="newest"))

@@ -88,10 +88,6 @@ EXCLUDED: dict[str, tuple[Case, str]] = {
         ),
         "not all of one type",
     ),
-    "nothing to optimize": (
-        make_case(optimizer=Optimizer(exclude=("a", "b")), engines=(ENGINE,)),
-        "gets no parameter",
-    ),
 }
 
 

@@ -87,12 +87,6 @@ TWO_OUTPUTS = graph(
 
 ONE_OUTPUT = Forward(outputs=(0,))
 UNUSED = graph("h0 = a(x)", a=Linear(out=5), u=Linear(out=2))
-SHARED_MODULE = graph(
-    "h0 = a(x)",
-    "h1 = b(h0)",
-    a=chain(shared=Linear(out=5)),
-    b=graph("h0 = own(x)", again=Alias(target="a.shared"), own=Linear(out=5)),
-)
 INNER = chain(block=two_linears(), c=Linear(out=3))
 
 ANNOUNCED: dict[str, tuple[Case, str]] = {
@@ -134,10 +128,6 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
         "FSDP state has already been lazily initialized for b",
     ),
     "weights tied across groups": (replace(TIED_ACROSS, engines=BY_FULLY_SHARD), SHARED),
-    "a module registered in two groups": (
-        make_case(SHARED_MODULE, wrap=groups("a", "b", ROOT), engines=BY_FULLY_SHARD),
-        "Cannot concatenate overlapping meshes",
-    ),
     "zeros for a parameter with gradients of any dtype": (
         make_case(
             UNUSED,

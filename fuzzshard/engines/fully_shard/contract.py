@@ -29,12 +29,6 @@ def _has_flaw(of: Flaw) -> Callable[[Case, str], Iterator[Due]]:
     return due
 
 
-def _shards_twice(case: Case, engine: str) -> Iterator[Due]:
-    found = flaw(case)
-    if found is not None and found[0] is Flaw.SHARDED_TWICE:
-        yield Due(found[1], certain=False)
-
-
 def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     """Forwards with gradients that call a wrapped module whose output is changed in place."""
     changed = changed_outputs(case).intersection(
@@ -96,16 +90,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "shared/tied parameters, use fully_shard([module_a, module_b]) to place them in the same "
         "FSDP group.",
         TIES_ARE_REFUSED,
-    ),
-    Refusal(
-        "RuntimeError",
-        "Cannot concatenate overlapping meshes",
-        _shards_twice,
-        "the same rule for a module that is registered in two groups: the second one meets a "
-        "DTensor on its own mesh",
-        "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param",
-        doubt="the second group has to leave out what is assigned to a group already "
-        "(fully_shard, module)",
     ),
     Refusal(
         "ValueError",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from typing_extensions import override
 
@@ -17,8 +17,8 @@ from fuzzshard.analysis.groups import groups_within
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.graph import Block, join, modules_below, resolve
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.graph import modules_below
+from fuzzshard.case.paths import is_within_any
 
 
 class Flaw(enum.Enum):
@@ -27,16 +27,11 @@ class Flaw(enum.Enum):
     LIST_GROUP_AS_ROOT = "a list group would be the root"
     ROOT_RUNS_LATER = "a group within has run before its root"
     SHARED_ACROSS_GROUPS = "a parameter is managed by two groups"
-    SHARDED_TWICE = "a module is registered in two groups"
 
 
 @functools.lru_cache(maxsize=8)
 def flaw(case: Case) -> tuple[Flaw, int] | None:
-    """Return the first flaw that is found and the op that finds it (-1: construction); None where
-    there is none.
-    """
-    if _sharded_twice(case):
-        return Flaw.SHARDED_TWICE, -1
+    """Return the first flaw that is found and the op that finds it; None where there is none."""
     roots = _Roots(case)
     autograd = AutogradGraph(case, inferred(case), roots)
     for at in follow(case):
@@ -95,59 +90,12 @@ def _outermost(case: Case, group: WrapGroup) -> list[str]:
 
 
 def sharing(case: Case) -> Iterator[frozenset[int]]:
-    """Yield the groups of every parameter that several modules register, where one of them shards
-    it first.
-
-    Each group meets the original parameter there; a module that is itself in several groups has
-    been given the sharded one.
-    """
-    owners, within = inferred(case).owners, _groups_of_leaves(case)
+    """Yield the groups that tied parameters are registered in, where some group manages them."""
+    owners = inferred(case).owners
     for source in {tie.source for tie in case.ties}:
         names = [source, *(tie.parameter for tie in case.ties if tie.source == source)]
-        groups = [
-            min(found) for leaf, found in within.items() if any(is_within(n, leaf) for n in names)
-        ]
         if owners[source] is not None:
-            yield frozenset(groups)
-
-
-def _sharded_twice(case: Case) -> bool:
-    """Return whether a group comes upon parameters that another one has sharded, in a module that
-    is in both.
-
-    Meshes of one rank overlap with nothing.
-    """
-    owned = [fqn for fqn, owner in inferred(case).owners.items() if owner is not None]
-    several = [leaf for leaf, groups in _groups_of_leaves(case).items() if len(groups) > 1]
-    return case.mesh.data_size > 1 and any(
-        is_within(fqn, leaf) for fqn in owned for leaf in several
-    )
-
-
-def _groups_of_leaves(case: Case) -> dict[str, set[int]]:
-    """Return the groups that each leaf is in, under whatever name: those made before what is in
-    between was.
-
-    ``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py leaves out what
-    is wrapped.
-    """
-    groups: dict[str, set[int]] = {}
-    wrapped: set[str] = set()
-
-    def visit(path: str, group: int, roots: Collection[str]) -> None:
-        target = resolve(case.model, path)
-        assert target is not None
-        path, module = target
-        if path in wrapped and path not in roots:
-            return
-        if isinstance(module, Block):
-            for child in module.children:
-                visit(join(path, child.name), group, roots)
-        else:
-            groups.setdefault(path, set()).add(group)
-
-    for index, group in enumerate(case.wrap):
-        for module in group.modules:
-            visit(module, index, group.modules)
-        wrapped.update(group.modules)
-    return groups
+            within = (
+                [i for i, g in enumerate(case.wrap) if is_within_any(n, g.modules)] for n in names
+            )
+            yield frozenset(groups[0] for groups in within if groups)

@@ -212,8 +212,4 @@ class ZeroRedundancy(DistributedDataParallel):
             f"{_ZERO}, class docstring: 'Currently, ZeroRedundancyOptimizer requires that all of "
             "the passed-in parameters are the same dense type.'",
         ),
-        "optimizer_gets_nothing": Exclusion(
-            "the optimizer gets no parameter",
-            f"{_ZERO}, _verify_and_init_params: 'ValueError: ``params`` is empty.'",
-        ),
     }

@@ -60,12 +60,6 @@ class FullyShard(EngineSpec):
             "and the other ranks would wait",
         ),
         "input:no_rows & leaf:dropout": OTHER_GRAPH_ON_ONE_RANK,
-        "reuse:tied_across_groups & !wrap:root|schedule:non_root_first": Exclusion(
-            "two groups share a parameter, and it may be that no forward runs a root of both, "
-            "which would be refused",
-            "FSDPState._validate_no_duplicate_params "
-            "(torch/distributed/fsdp/_fully_shard/_fsdp_state.py)",
-        ),
         f"op:cast & {HOOKS}|op:grad_dtype_* & tensor:* & wrap:parameter_in_no_group": SWAPPED,
         "user_hook:tensor_hook_sharded": Exclusion(
             "register_hook on a sharded parameter: gradients arrive at the unsharded one",
@@ -73,13 +67,11 @@ class FullyShard(EngineSpec):
             "parameters ... After gradient computation, FSDP frees the unsharded parameters and "
             "reduce-scatters the unsharded gradients'",
         ),
-        "op:cast|schedule:changed_after_forward & changes_late": Exclusion(
-            "parameters are cast after the first forward, or modified between a forward and its "
-            "backward",
+        "op:cast & cast_late": Exclusion(
+            "parameters are cast after the first forward",
             "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in "
             "case the user changes the parameter dtypes after construction time but before "
-            "forward'; fully_shard, reshard_after_forward, since 2.15: 'Modifying the parameters "
-            "between forward and backward is not supported'",
+            "forward'",
         ),
     }
 

@@ -91,10 +91,6 @@ class PipelineParallel(EngineSpec):
         "pipelining:ddp & ddp:join_*|ddp:manual_finalization": Exclusion(
             "DDP's join(), or backwards that are finalized by hand, within a schedule", _AT_ONCE
         ),
-        "pipelining:ddp & ddp:broadcasts": Exclusion(
-            "buffers that DDP broadcasts: a schedule runs every forward within no_sync()",
-            f"{_STAGE}, forward_maybe_with_nosync",
-        ),
         "is_no_chain": Exclusion(
             "the root is no chain of as many modules as there are stages or more, each called "
             "once with the one tensor that the one before returns; or a module, a parameter, a "
