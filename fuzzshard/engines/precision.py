@@ -39,9 +39,9 @@ class ParameterDtypes(NamedTuple):
     reduced in, each only where a policy names one. With ``follow_parameters`` a gradient without
     an entry is reduced in the ``grad_dtype`` of its trained parameter, which the user may have set
     (``retyped``), and what arrives for one in a narrower dtype is cast at once: "the autograd
-    engine casts incoming gradients" (``torch.Tensor.grad_dtype``). Without, it is reduced in the
-    dtype that it has. ``roundings`` are of parameters whose values are rounded before they are
-    cast.
+    engine casts incoming gradients" (``torch.Tensor.grad_dtype``). Without, ``reduce_dtype``
+    "takes on the ``param_dtype`` value" where it is None (``MixedPrecision`` of FSDP1).
+    ``roundings`` are of parameters whose values are rounded before they are cast.
     """
 
     computing: Mapping[str, torch.dtype]
@@ -56,18 +56,19 @@ def parameter_dtypes(case: Case, found: Inferred) -> ParameterDtypes:
     owned = {
         fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None
     }
+    computing = {
+        fqn: DTYPES[dtype]
+        for fqn, policy in owned.items()
+        if policy and (dtype := policy.computes(found.parameters[fqn]))
+    }
+    reduce = {
+        fqn: DTYPES[dtype] for fqn, policy in owned.items() if policy and (dtype := policy.reduce)
+    }
+    follow_parameters = reductions_follow_parameters(case)
     return ParameterDtypes(
-        {
-            fqn: DTYPES[dtype]
-            for fqn, policy in owned.items()
-            if policy and (dtype := policy.computes(found.parameters[fqn]))
-        },
-        {
-            fqn: DTYPES[dtype]
-            for fqn, policy in owned.items()
-            if policy and (dtype := policy.reduce)
-        },
-        reductions_follow_parameters(case),
+        computing,
+        reduce if follow_parameters else computing | reduce,
+        follow_parameters,
         grad_dtypes_set(case).keys(),
         rounding_functions(case, found),
     )

@@ -393,10 +393,9 @@ class ReferenceComparison:
 
     def _promised_bits(self) -> Callable[[Difference], bool]:
         """Says which differences of gradients no rounding explains, where values are apart: up to
-        the first step all are positive, so that no part of a sum has more bits than the sum. What
-        is exact in float64, no finer run says.
+        the first step all are positive, so that no part of a sum has more bits than the sum.
         """
-        if self.case.values != "apart" or _is_finest(self.case):
+        if self.case.values != "apart":
             return lambda difference: False
         truth, end = self._truth, first_step(self.case)
         return lambda difference: (

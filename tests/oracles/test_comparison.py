@@ -112,12 +112,12 @@ def test_of_values_that_are_apart_bits_are_promised_where_the_reference_has_thos
     assert promised(difference(comparison.key, ONE + 1e-6, ONE)) is found
 
 
-def test_of_a_case_in_float64_no_bits_are_promised() -> None:
+@pytest.mark.parametrize(("value", "found"), [(1.0, True), (1 / 3, False)])
+def test_in_float64_bits_are_promised_of_what_fits_in_float32(value: float, found: bool) -> None:
     case = make_case(dtype="float64", values="apart", engines=("fsdp1",))
     comparison = FakeComparison(case, gradient(BEFORE), {})
-    assert not comparison._promised_bits()(
-        difference(comparison.key, ONE.double() + 1e-15, ONE.double())
-    )
+    comparison.truth, due = value - 1.0, ONE.double() * value
+    assert comparison._promised_bits()(difference(comparison.key, due + 1e-15, due)) is found
 
 
 @pytest.mark.parametrize("op", [BEFORE, AFTER])

@@ -12,9 +12,13 @@ from fuzzshard.parts.option import DrawingGroups
 from fuzzshard.parts.options.wrap_group import GroupOption, Init
 
 DRAW = """
-def shards(parameters, axis):
-    along = [(p, p.placements[axis]) for p in parameters if isinstance(p, DTensor)]
-    return [(p, placement.dim) for p, placement in along if hasattr(placement, "dim")]
+def shards(parameters, group):  # meshes differ where some are ignored
+    return [
+        (p, placement.dim)
+        for p in parameters if isinstance(p, DTensor)
+        for axis, placement in enumerate(p.placements)
+        if hasattr(placement, "dim") and p.device_mesh.get_group(axis) == group
+    ]
 
 
 def draw(modules, init):  # whatever is drawn wrongly changes the values that are there again then
@@ -38,7 +42,7 @@ def draw(modules, init):  # whatever is drawn wrongly changes the values that ar
                     due = drawn.clone()
                     for axis in range(p.device_mesh.ndim):
                         group, size = p.device_mesh.get_group(axis), p.device_mesh.size(axis)
-                        if all(q.shape[d] % size == 0 for q, d in shards(parameters, axis)):
+                        if all(q.shape[d] % size == 0 for q, d in shards(parameters, group)):
                             dist.broadcast(due, group=group, group_src=0)
                     if init == "dirac_" and p.dim() > 2:
                         nn.init.dirac_(due)
