@@ -9,6 +9,8 @@ describes a finalizer of ``AsyncCollectiveTensor`` that cleans up; it was lost w
 registry to C++. To wait where the last tensor of such a result goes is what it did.
 """
 
+from collections import Counter
+
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "Functional collectives: what a checkpoint keeps is never freed when a result is not read"
@@ -47,15 +49,27 @@ PUBLIC = (
 
 
 def apply(patch: Patch) -> None:
-    """Gives the wrapper of a result its finalizer back."""
+    """Gives wrappers of a result their finalizer back: the last one waits."""
     import torch
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    def finalize(self: AsyncCollectiveTensor) -> None:
-        if self.completed or type(self.elem) is not torch.Tensor:
-            return
-        storage = self.elem.untyped_storage()
-        if torch._C._storage_Use_Count(storage._cdata) <= 2:  # that of the tensor, and this one
-            torch.ops._c10d_functional.wait_tensor(self.elem)
+    wrappers = Counter[int]()
+    make = AsyncCollectiveTensor.__new__
 
+    def new(cls: type[AsyncCollectiveTensor], elem: torch.Tensor) -> AsyncCollectiveTensor:
+        if type(elem) is torch.Tensor:
+            wrappers[elem.untyped_storage()._cdata] += 1
+        return make(cls, elem)
+
+    def finalize(self: AsyncCollectiveTensor) -> None:
+        if type(self.elem) is not torch.Tensor:
+            return
+        storage = self.elem.untyped_storage()._cdata
+        wrappers[storage] -= 1
+        if wrappers[storage] <= 0:
+            del wrappers[storage]
+            if not self.completed:
+                torch.ops._c10d_functional.wait_tensor(self.elem)
+
+    patch(AsyncCollectiveTensor, "__new__", staticmethod(new))
     patch(AsyncCollectiveTensor, "__del__", finalize)

@@ -86,6 +86,9 @@ SCHEDULES = {
     "a forward within autocast": imprecise(
         None, (Forward(autocast="bfloat16"), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
     ),
+    "a forward that saves copies": bounded(
+        None, (Forward(copies_saved=True), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+    ),
     "users' hooks": bounded(
         None,
         (

@@ -80,8 +80,8 @@ class PipelineParallel(EngineSpec):
             f"{_SCHEDULES}, step: 'If ``False``, FSDP parameters stay unsharded, and a later call "
             "with ``True`` is required before reading ``.grad``.'",
         ),
-        "op:autocast": Exclusion(
-            "a forward within autocast, without its backward: a schedule runs both", _AT_ONCE
+        "op:autocast|op:copies_saved": Exclusion(
+            "a context around a forward, and not its backward: a schedule runs both", _AT_ONCE
         ),
         "lacks_saved_state": Exclusion(
             "a checkpoint that lacks the state of a parameter, which is an error in every stage",

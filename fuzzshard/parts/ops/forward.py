@@ -10,6 +10,10 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 
+_COPYING = (
+    "torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda copy: copy)"
+)
+
 
 class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     """Runs ``target`` on input batch ``batch`` and keeps the loss pending for a later backward.
@@ -19,7 +23,9 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     pending. ``outputs`` are the indices of the outputs that enter the loss (None: all).
 
     ``autocast`` "should wrap only the forward pass(es) of your network, including the loss
-    computation(s)" (torch/amp/autocast_mode.py). It casts float32 alone.
+    computation(s)" (torch/amp/autocast_mode.py). It casts float32 alone. With ``copies_saved`` the
+    backward gets copies of what the forward saves for it, as where activations are offloaded
+    ("packing hooks", ``torch.autograd.graph.saved_tensors_hooks``).
     """
 
     batch: int = 0
@@ -28,6 +34,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     outputs: tuple[int, ...] | None = None
     inference: bool = False
     autocast: Dtype | None = None
+    copies_saved: bool = False
 
     lane = "forward"
     looks = ("registered", "parameters", "buffers")
@@ -39,10 +46,12 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         "schedule:non_root_loss": "the same, with a backward",
         "schedule:non_root_first": "the same, before any forward of the root",
         "op:autocast": "a forward within torch.autocast",
+        "op:copies_saved": "a forward within saved_tensors_hooks, which copy what it saves",
     }
     choices = (
         op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",), of_stages=True),
         op.Choice("autocast", 8, 111, excludes=("other_dtypes",)),
+        op.Choice("copies_saved", 6, 113),
     )
 
     @classmethod
@@ -55,6 +64,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def drawn_as(cls, call: op.Call, run: op.Run) -> Self:
         """Return the op that runs ``call``, in a way that is drawn."""
         made = cls.of(call)
+        if made.grad and run.allows("copies_saved", 60):
+            made = replace(made, copies_saved=True)
         lowered = replace(made, autocast="bfloat16")  # gradients overflow in float16
         fits = run.allows("autocast", 60) and run.at.why_not(lowered) is None
         return lowered if fits else made
@@ -67,7 +78,9 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @property
     @override
     def call(self) -> op.Call:
-        context = f"torch.autocast(device, torch.{self.autocast})" if self._lowers else ""
+        contexts = [f"torch.autocast(device, torch.{self.autocast})"] if self._lowers else []
+        contexts += [_COPYING] if self.copies_saved else []
+        context = ", ".join(contexts)
         return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference, context)
 
     @override
@@ -84,6 +97,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             )
         if self.grad and self.inference:
             yield "inference_mode records no gradients", "use grad=False"
+        if self.copies_saved and not self.grad:
+            yield "a forward without gradients saves nothing", "use copies_saved=False"
         if self._lowers:
             yield from self._autocast_misfits(at)
         outputs = len(at.found.output_values[self.target])
@@ -112,6 +127,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             yield f"schedule:{'inference' if self.inference else 'no_grad'}_forward"
         if self._lowers:
             yield "op:autocast"
+        if self.copies_saved:
+            yield "op:copies_saved"
         if not at.training:
             yield "schedule:eval_forward"
         if self.target:
@@ -126,7 +143,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         outputs = (
             "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         )
-        how = " under autocast" if self._lowers else ""
+        how = " under autocast" * self._lowers + ", saving copies" * self.copies_saved
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch})){how}"
         return f"loss{index} = {loss}" if self.grad else f"with {self.call.mode}: {loss}"
 
