@@ -59,7 +59,8 @@ def apply(patch: Patch) -> None:
     def new(cls: type[AsyncCollectiveTensor], elem: torch.Tensor) -> AsyncCollectiveTensor:
         if type(elem) is torch.Tensor:
             wrappers[elem.untyped_storage()._cdata] += 1
-        return make(cls, elem)
+        made: AsyncCollectiveTensor = make(cls, elem)
+        return made
 
     def finalize(self: AsyncCollectiveTensor) -> None:
         if type(self.elem) is not torch.Tensor:
