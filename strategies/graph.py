@@ -11,11 +11,10 @@ import itertools
 
 from msgspec.structs import replace
 
-from fuzzshard.analysis.groups import uses_outside_groups
+from fuzzshard.analysis.groups import group_of, uses_outside_groups
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case, Inputs, Mesh, Tie
 from fuzzshard.case.graph import Block
-from fuzzshard.case.paths import enclosing
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
 from fuzzshard.strategies.swarm import FUSED, IMAGES, MIXTURE, Swarm, is_cut, shards_experts
@@ -135,15 +134,12 @@ def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
     words.
     """
     found = inferred(case)
-    groups = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
+    groups = {fqn: group_of(case, fqn) for fqn in found.parameters}
     within: list[Tie] = []
     across: list[Tie] = []
     for source, parameter in itertools.combinations(found.parameters, 2):
         if found.parameters[source] == found.parameters[parameter]:
-            above = [enclosing(fqn, groups) for fqn in (source, parameter)]
-            first, second = (None if path is None else groups[path] for path in above)
-            if first == second or "" in groups:
-                (within if first == second else across).append(
-                    Tie(parameter=parameter, source=source)
-                )
+            same = groups[source] == groups[parameter]
+            if same or case.root_is_wrapped:
+                (within if same else across).append(Tie(parameter=parameter, source=source))
     return within, across

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzzshard.analysis.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.analysis.experts import beside_others
-from fuzzshard.analysis.groups import holds_a_member, wrapped_modules
+from fuzzshard.analysis.groups import group_of, holds_a_member, wrapped_modules
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.analysis.tensor_parallel import tensor_dims
@@ -26,7 +26,7 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
-from fuzzshard.case.paths import enclosing, is_within, is_within_any
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.engines import ENGINES, OPTIONS
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.losses import LOSSES
@@ -114,10 +114,7 @@ def _leaves_results_unread(case: Case, path: str, block: Block) -> bool:
 
 def _ties_within_group(case: Case) -> set[bool]:
     """Return whether both names of each tied parameter are in one group."""
-    wrapped = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
-    above = ([enclosing(f, wrapped) for f in (tie.parameter, tie.source)] for tie in case.ties)
-    groups = ([None if path is None else wrapped[path] for path in paths] for paths in above)
-    return {first == second for first, second in groups}
+    return {group_of(case, tie.parameter) == group_of(case, tie.source) for tie in case.ties}
 
 
 def _called_both_ways(case: Case, found: Inferred) -> bool:

@@ -9,6 +9,7 @@ from fuzzshard.analysis.forward_walk import modules_called
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Below
 
@@ -16,6 +17,13 @@ from fuzzshard.parts.op import Below
 def wrapped_modules(case: Case) -> frozenset[str]:
     """Return the modules that a call of ``fully_shard`` names, the root among them if one does."""
     return frozenset(module for group in case.wrap for module in group.modules)
+
+
+def group_of(case: Case, fqn: str) -> int | None:
+    """Return the innermost wrap group that a name of a parameter is in: the first one, as groups
+    are wrapped bottom-up.
+    """
+    return next((i for i, g in enumerate(case.wrap) if is_within_any(fqn, g.modules)), None)
 
 
 def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fuzzshard.analysis.batches import batch_misfits, least_rows
 from fuzzshard.analysis.check_options import expectation_misfits, option_misfits
 from fuzzshard.analysis.checker import schedule_misfits
+from fuzzshard.analysis.groups import group_of
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, Block, resolve, walk
@@ -94,14 +95,7 @@ def _tie_misfits(case: Case) -> Reasons:
     if case.root_is_wrapped:
         return
     for tie in case.ties:
-        managers = [
-            next(
-                (i for i, g in enumerate(case.wrap) if is_within_any(fqn, g.modules)),
-                None,
-            )
-            for fqn in (tie.parameter, tie.source)
-        ]
-        if managers[0] != managers[1]:
+        if group_of(case, tie.parameter) != group_of(case, tie.source):
             yield (
                 f"{tie.parameter!r} is tied to {tie.source!r} in another group",
                 "put both modules in one list group",

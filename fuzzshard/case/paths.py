@@ -13,8 +13,3 @@ def is_within(path: str, ancestor: str) -> bool:
 def is_within_any(path: str, ancestors: Iterable[str]) -> bool:
     """Return whether ``path`` is one of ``ancestors`` or below one."""
     return any(is_within(path, ancestor) for ancestor in ancestors)
-
-
-def enclosing(path: str, candidates: Iterable[str]) -> str | None:
-    """Return the innermost of ``candidates`` that ``path`` is within, or None."""
-    return max((c for c in candidates if is_within(path, c)), key=len, default=None)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator
 
 from typing_extensions import override
 
 from fuzzshard.analysis.autograd import AutogradGraph, Value, Watcher
-from fuzzshard.analysis.groups import groups_within
+from fuzzshard.analysis.groups import group_of, groups_within
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.paths import is_within_any
 
 
 class Flaw(enum.Enum):
@@ -50,7 +48,12 @@ class _Roots(Watcher):
     def __init__(self, case: Case) -> None:
         self.case = case
         self.of_module = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-        self.shared = list(sharing(case))
+        owners = inferred(case).owners
+        self.shared = [
+            {group_of(case, n) for tie in case.ties if tie.source == f for n in (tie.parameter, f)}
+            for f in {tie.source for tie in case.ties if owners[tie.source] is not None}
+        ]
+        """The groups that tied parameters are registered in, where some group manages them."""
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 
@@ -87,15 +90,3 @@ def _outermost(case: Case, group: WrapGroup) -> list[str]:
         for m in group.modules
         if not any(m in below[other] for other in group.modules if other != m)
     ]
-
-
-def sharing(case: Case) -> Iterator[frozenset[int]]:
-    """Yield the groups that tied parameters are registered in, where some group manages them."""
-    owners = inferred(case).owners
-    for source in {tie.source for tie in case.ties}:
-        names = [source, *(tie.parameter for tie in case.ties if tie.source == source)]
-        if owners[source] is not None:
-            within = (
-                [i for i, g in enumerate(case.wrap) if is_within_any(n, g.modules)] for n in names
-            )
-            yield frozenset(groups[0] for groups in within if groups)
