@@ -22,7 +22,7 @@ from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 from fuzzshard.parts.part import default_of
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
-from fuzzshard.strategies.tape import Tape
+from fuzzshard.strategies.tape import ByteTape, Tape
 
 _VARIANTS: Mapping[str, type[ContextParallel | SPMD]] = {
     "context_parallel": ContextParallel,
@@ -63,7 +63,8 @@ def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
     one more of those that are ``allowed``; without any where none runs it.
 
     An engine that its own options alone keep from running has them at their defaults. The seed of
-    the case says which one joins: a draw would make the simplest case longer than odd ones.
+    the case says which one joins, with which options: a draw would make the simplest case longer
+    than odd ones.
     """
     chosen: list[EngineName] = []
     for spec in specs(case.engines):
@@ -74,16 +75,18 @@ def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
                 case = drawn
                 chosen.append(spec.name)
     others = [name for name in allowed if name not in chosen]
+    rng = random.Random(case.seed)
     if chosen and case.seed % 100 < 100 - _JOINS:
         others = []
     else:
-        random.Random(case.seed).shuffle(others)
+        rng.shuffle(others)
         last = {spec.name for spec in specs(others) if spec.spreads}  # CUDA may lack their kernels
         others.sort(key=last.__contains__)
     for name in others:
         joined = replace(case, engines=tuple(e for e in ALL_ENGINES if e in (*chosen, name)))
         if exclusion(joined, name) is None and is_valid(joined):
-            return joined
+            told = of_variants(ByteTape(rng.randbytes(8)), joined)
+            return told if is_valid(told) else joined
     return replace(case, engines=tuple(chosen))
 
 

@@ -39,9 +39,13 @@ class EngineScript:
     model.
     """
 
-    def argument(self, variable: str) -> str:
+    def argument(self, case: Case, variable: str) -> str:
         """Return what a forward is given where the plain model gets a ``variable``."""
         return variable
+
+    def whole(self, case: Case, output: str) -> str:
+        """Return what the plain model has for an ``output`` that may be a DTensor."""
+        return f"unsharded({output})"
 
     def moves_inputs(self, case: Case, target: str) -> bool:
         """Return whether a forward of ``target`` moves inputs from the host to the device."""

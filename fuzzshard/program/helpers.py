@@ -101,15 +101,15 @@ def lose_rates(*optimizers):
     for group in (group for each in optimizers for group in each.param_groups):
         group["lr"] = 0 * group["lr"]
 
-def map_locally(module, mesh, placement):  # each rank computes with the rows that it has
+def map_locally(module, mesh, placements):  # each rank computes with the rows that it has
     plain = copy.deepcopy(module).to("meta")
     names = [name for name, _ in module.named_parameters()]
-    grads = Partial() if placement.is_shard() else Replicate()
+    grads = [Partial() if placement.is_shard() else Replicate() for placement in placements]
     mapped = local_map(
         lambda x, *given: functional_call(plain, dict(zip(names, given)), (x,)),
-        out_placements=[placement],
-        in_placements=([placement], *[[Replicate()]] * len(names)),
-        in_grad_placements=([placement], *[[grads]] * len(names)),
+        out_placements=placements,
+        in_placements=(placements, *[[Replicate()] * mesh.ndim] * len(names)),
+        in_grad_placements=(placements, *[grads] * len(names)),
         device_mesh=mesh,
         redistribute_inputs=True,
     )

@@ -141,7 +141,7 @@ class Scope:
             f"outputs = [{', '.join(whole)}]",
             'wait("after_forward")',
             *(
-                self._loss_of(call, self.outputs(call.target))
+                self._loss_of(call, self.shared_outputs(call.target))
                 if LOSSES[self.case.loss].context
                 else self.loss(call, len(whole))
             ),
@@ -171,7 +171,8 @@ class Scope:
         variables, on_host = self.variables(call), self.case.inputs.on_host
         moved = [f"{variable}.to(device)" for variable in variables] if on_host else variables
         moves = on_host and self.script.moves_inputs(self.case, call.target)
-        own = [self.script.argument(each) for each in (variables if moves else moved)]
+        now = self.now.case
+        own = [self.script.argument(now, each) for each in (variables if moves else moved)]
         if not self.shared or own == moved:
             return own
         both = zip(moved, own, strict=True)
@@ -192,7 +193,15 @@ class Scope:
         """Return the same as whole tensors: they may be DTensors."""
         local = all(plan.local_output for plan in self.case.tensor_parallel)
         local &= not self.script.computes_with_dtensors
-        return [text if local else f"unsharded({text})" for text in self.outputs(target)]
+        outputs = self.outputs(target)
+        return outputs if local else [self.script.whole(self.now.case, text) for text in outputs]
+
+    def shared_outputs(self, target: str) -> list[str]:
+        """Return what a loss gets whose classes tensor-parallel ranks share: DTensors on their
+        axis alone, or tensors of which it makes such.
+        """
+        on_all_axes = self.script.computes_with_dtensors
+        return self.whole_outputs(target) if on_all_axes else self.outputs(target)
 
     def terms(self, call: Call, outputs: Sequence[str], target: str = "") -> list[str]:
         """Write what each of ``outputs`` adds to the loss of a call, if it is of that; it is

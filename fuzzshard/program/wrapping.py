@@ -20,14 +20,14 @@ _STYLES = {
     "rowwise": "RowwiseParallel",
     "sequence": "SequenceParallel",
 }
-_LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
+LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
 
 def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
     """Return what is done to a model before it is wrapped."""
     spec = spec_of(engine)
     shards = spec.shards_stages(case)
-    is_parallel = case.tensor_parallel and (spec.applies_groups or shards)
+    is_parallel = case.tensor_parallel and (spec.applies_groups or shards) and not spec.names_dims
     lines = _tensor_parallel_lines(case, model) if is_parallel else []
     return lines + checkpoint_lines(case, model, reference=engine == REFERENCE.name)
 
@@ -50,12 +50,12 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     """Return the module computes with DTensors, and returns what all ranks have whole. A
     recomputation calls it with the DTensor that it has got.
     """
-    placement = _placement(plan)
+    along = placement(plan.dim)
     mesh = 'world_mesh["tp"]'
-    own = [f"map_locally({module}, {mesh}, {placement})"] if plan.local_map else []
+    own = [f"map_locally({module}, {mesh}, [{along}])"] if plan.local_map else []
     if plan.result == "style":
-        layouts = [f"input_layouts=Replicate(), desired_input_layouts={placement}"]
-        layouts.append(f"output_layouts={placement}, desired_output_layouts=Replicate()")
+        layouts = [f"input_layouts=Replicate(), desired_input_layouts={along}"]
+        layouts.append(f"output_layouts={along}, desired_output_layouts=Replicate()")
         style = call_lines("style = PrepareModuleInputOutput", layouts)
         distributed = f"distribute_module({module}, {mesh})"
         return [*own, *style, f"parallelize_module({distributed}, {mesh}, style)"]
@@ -63,7 +63,7 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     whole = f"full_tensor({hint})"
     if plan.result == "to_local":
         whole = f"redistribute(placements=[Replicate()], async_op=True).to_local({hint})"
-    redistributed = "" if plan.local_map else f".redistribute(placements=[{placement}])"
+    redistributed = "" if plan.local_map else f".redistribute(placements=[{along}])"
     return [
         *own,
         "distribute_module(",
@@ -77,8 +77,9 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     ]
 
 
-def _placement(plan: TensorParallel) -> str:
-    return "Replicate()" if plan.dim is None else f"Shard({plan.dim})"
+def placement(dim: int | None) -> str:
+    """Return how a tensor lies along an axis: in shards along ``dim``, if that is not None."""
+    return "Replicate()" if dim is None else f"Shard({dim})"
 
 
 def _entry(case: Case, plan: TensorParallel) -> list[str]:
@@ -96,15 +97,15 @@ def _prepared(case: Case, plan: TensorParallel) -> list[str]:
     block = inferred(case).modules[plan.module]
     assert isinstance(block, Block)
 
-    def layouts(placement: str) -> str:
+    def layouts(along: str) -> str:
         if block.passing == "keyword":
-            named = ", ".join(f'"{name}": {placement}' for name in plan.prepared)
+            named = ", ".join(f'"{name}": {along}' for name in plan.prepared)
             return f"{{{named}}}"
-        each = (placement if name in plan.prepared else "None" for name in block.inputs)
+        each = (along if name in plan.prepared else "None" for name in block.inputs)
         return f"({', '.join(each)},)"
 
     kind = "input_kwarg_layouts" if block.passing == "keyword" else "input_layouts"
-    told = [f"{kind}={layouts('Replicate()')}", f"desired_{kind}={layouts(_placement(plan))}"]
+    told = [f"{kind}={layouts('Replicate()')}", f"desired_{kind}={layouts(placement(plan.dim))}"]
     return [*told, "use_local_output=True"] if plan.local_output else told
 
 
@@ -112,9 +113,9 @@ def _layouts(plan: TensorParallel) -> list[str]:
     """Return the arguments of a style that splits a module."""
     arguments = []
     if plan.input != "default":
-        arguments.append(f"input_layouts={_LAYOUTS[plan.input]}")
+        arguments.append(f"input_layouts={LAYOUTS[plan.input]}")
     if plan.output != "default":
-        arguments.append(f"output_layouts={_LAYOUTS[plan.output]}")
+        arguments.append(f"output_layouts={LAYOUTS[plan.output]}")
     if plan.style != "sequence" and not plan.local_output:
         arguments.append("use_local_output=False")
     if plan.style == "sequence" and plan.local_output:

@@ -246,7 +246,7 @@ class Scope(scope.Scope):
     def _terms(self, call: Call) -> list[str]:
         """Return the losses of the outputs of ``out``."""
         is_shared = bool(LOSSES[self.case.loss].context)  # of DTensors as they are
-        outputs = self.outputs if is_shared else self.whole_outputs
+        outputs = self.shared_outputs if is_shared else self.whole_outputs
         return self.terms(call, outputs(call.target))
 
     @override

@@ -48,7 +48,7 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block
-from fuzzshard.case.options import DDP, FSDP1, Pipelining, Precision, TensorParallel
+from fuzzshard.case.options import DDP, FSDP1, SPMD, Pipelining, Precision, TensorParallel
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.constant import Constant
@@ -857,6 +857,9 @@ DIVERGENCES = {
     "spmd_gradient_is_averaged_twice": diverges("gradient", engines=("spmd", "fully_shard")),
     "spmd_forgets_replicas": diverges(
         "gradient", mesh=Mesh(replicate=2, shard=2), engines=("spmd", "fully_shard")
+    ),
+    "spmd_parts_are_added_up_before": diverges(
+        "gradient", engines=("spmd", "fully_shard"), spmd=SPMD(inputs="sharded")
     ),
     "averaged_shards_are_sums": diverges("gradient", engines=("simple_fsdp", "fully_shard")),
     "fsdp1_wrong_gradient": diverges("gradient", case=BY_FSDP1),

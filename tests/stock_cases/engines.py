@@ -102,6 +102,12 @@ ENGINES = {
         engines=("spmd",), spmd=SPMD(dp_mesh_dims="flattened"), mesh=_HSDP
     ),
     "spmd, nothing sharded": bitwise(engines=("spmd",), spmd=SPMD(dp_mesh_dims="replicated")),
+    "spmd, batches in shards": bitwise(
+        engines=("spmd",), spmd=SPMD(dp_mesh_dims="replicated", inputs="sharded")
+    ),
+    "spmd, batches in shards of a hybrid mesh": bounded(
+        engines=("spmd",), spmd=SPMD(inputs="sharded"), mesh=_HSDP
+    ),
     "fsdp1": fsdp1(FSDP1()),
     "fsdp1, sharded gradients of original parameters, by a policy": fsdp1(
         FSDP1(
@@ -211,6 +217,23 @@ TENSOR = {
         chain(a=Linear(out=3), n=LayerNorm()),
         mesh=_SQUARE,
         tensor_parallel=(TensorParallel(module="n", style="dtensor", dim=0, local_map=True),),
+    ),
+    "columns and rows of DTensors on all axes": bounded(
+        mesh=_SQUARE, engines=("spmd",), tensor_parallel=(colwise("a"), rowwise("b"))
+    ),
+    "local rows of DTensors on all axes": bounded(
+        chain(a=Linear(out=3), n=LayerNorm()),
+        mesh=_SQUARE,
+        engines=("spmd",),
+        spmd=SPMD(inputs="sharded"),
+        tensor_parallel=(TensorParallel(module="n", style="dtensor", dim=0, local_map=True),),
+    ),
+    "a loss of classes, of DTensors on all axes": bounded(
+        mesh=_SQUARE,
+        engines=("spmd",),
+        spmd=SPMD(inputs="sharded"),
+        tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
+        loss="loss_parallel_mean",
     ),
     "a loss of classes that ranks share": bounded(
         mesh=_SQUARE,

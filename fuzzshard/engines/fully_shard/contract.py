@@ -14,6 +14,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.engines.refusals import Due, Refusal
+from fuzzshard.parts.engines import spec_of
 
 TIES_ARE_REFUSED = (
     "FSDPState._validate_no_duplicate_params (torch/distributed/fsdp/_fully_shard/_fsdp_state.py)"
@@ -43,7 +44,8 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
 def _cuts_shards(case: Case, engine: str) -> Iterator[Due]:
     """Forwards and backwards, where a module cuts the dims of a DTensor otherwise."""
     cuts = {"leaf:operator_reshape", "leaf:operator_flatten"} & features(case)
-    if cuts and any(plan.style == "dtensor" for plan in case.tensor_parallel):
+    in_parts = spec_of(engine).names_dims and case.spmd.inputs == "sharded"
+    if cuts and (in_parts or any(plan.style == "dtensor" for plan in case.tensor_parallel)):
         for index, op in enumerate(case.schedule):
             if op.begins or op.takes:
                 yield Due(index, certain=False)
@@ -114,7 +116,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "RuntimeError",
-        "flatten unevenly sharded tensor",
+        "flatten unevenly sharded tensor|remove or reshape sharded dimension",
         _cuts_shards,
         "Cannot flatten unevenly sharded tensor: dimension [...] is not evenly divisible by mesh "
         "dimension [...]. Please redistribute the tensor before this operation.",

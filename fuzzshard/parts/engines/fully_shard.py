@@ -26,6 +26,7 @@ _OF_SHARDS = (
     "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _all_gather_process_group: "
     "'Expected mesh_info to be FSDPMeshInfo'"
 )
+_DTENSOR = "torch/distributed/tensor/_api.py"
 _SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py, fully_shard"
 _ATTENTION = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 
@@ -233,7 +234,9 @@ class ReplicateWithFSDP(FullyShard):
 class SPMD(FullyShard):
     """Parameters and inputs are DTensors on the whole mesh before ``fully_shard`` is called.
 
-    Every rank computes with tensors of its own, which count as replicated, as in torch's tests
+    A tensor-parallel plan shards parameters along its axis, and lays activations by hooks of
+    ``distribute_module``; what it prepares for blocks are DTensors already. Along the other axes
+    the rows of a rank are its shard of a batch, or they count as replicated, as in torch's tests
     (test/distributed/_composable/fsdp/test_fully_shard_dtensor.py).
     """
 
@@ -249,7 +252,7 @@ class SPMD(FullyShard):
         8,
         place=105,
         excludes=(
-            *("tensor", "compile", "reshard_int"),
+            *("compile", "reshard_int"),
             # what makes tensors that are no DTensors, or has operators without a rule for these
             *("attend", "attention", "experts", "fused_attention", "lstm", "weight_norm"),
         ),
@@ -299,9 +302,25 @@ class SPMD(FullyShard):
             "widths and process groups of the shard axis, where all axes are to shard over",
             "fuzzshard: both are made for the axes of the mesh",
         ),
-        "mesh:tensor|compile:*": Exclusion(
-            "tensor parallelism or compilation", "fuzzshard: not tried"
+        "spmd:inputs_sharded & leaf:batch_norm|leaf:running_sum": Exclusion(
+            "values of a batch, where a batch is that of all ranks: others have their own",
+            f"{_DTENSOR}, from_local: local tensors are parts of one tensor",
         ),
+        "spmd:inputs_sharded & mesh:hsdp|mesh:axis_of_one & leaf:conv*": Exclusion(
+            "convolutions of a batch that two axes shard",
+            "torch/distributed/tensor/_dtensor_spec.py, dim_map: 'DTensor operator implementation "
+            "does not support things like hybrid sharding strategies yet'",
+        ),
+        "spmd:inputs_sharded & input:rows_differ": Exclusion(
+            "shards of other sizes than torch.chunk makes",
+            f"{_DTENSOR}, from_local: 'assuming the given distributed tensor is evenly sharded "
+            "across ranks'",
+        ),
+        "spmd:inputs_sharded & wrap:parameter_in_no_group": Exclusion(
+            "parameters in no group: their gradients are sums over all ranks, not yet added up",
+            f"{_DTENSOR}, DTensor.to_local: a Partial placement says so, and optimizers add up",
+        ),
+        "compile:*": Exclusion("compilation", "fuzzshard: not tried"),
     }
 
     @override

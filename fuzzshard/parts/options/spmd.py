@@ -13,6 +13,7 @@ class SPMD(WithOptions["SPMDOption"], frozen=True, kw_only=True):
     """Options of the engine ``spmd``."""
 
     dp_mesh_dims: Literal["names", "tuples", "flattened", "replicated"] = "names"
+    inputs: Literal["replicated", "sharded"] = "replicated"
 
     def dims(self, axes: tuple[str, ...]) -> list[str]:
         """Return what ``DataParallelMeshDims`` is given for the data-parallel axes of a mesh, the
@@ -53,6 +54,17 @@ class DPMeshDims(SPMDOption):
     def draw(self, tape: Tape, case: Case) -> str:
         drawn: str = tape.pick(("names", "tuples", "flattened", "replicated"))
         return drawn
+
+
+class InputPlacements(SPMDOption):
+    """Whether the rows of a rank count as all rows, or as its shard of those of all ranks."""
+
+    name, prefix = "inputs", "spmd:inputs_"
+    meanings = {"spmd:inputs_sharded": "inputs that the data-parallel axes shard by rows"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> str:
+        return "sharded" if tape.chance(50) else "replicated"
 
 
 SPMD_OPTIONS = options_of(SPMD, SPMDOption)

@@ -261,6 +261,14 @@ def spmd_gradient_is_averaged_twice(right, self, grad):
 
 
 @instead_of(FSDPParam, "_get_grad_inner_tensor")
+def spmd_parts_are_added_up_before(right, self, grad):
+    """Parts of a sum over the whole mesh are added up before they are averaged."""
+    if self.mesh_info.is_spmd_mesh and self.is_dtensor:
+        grad = grad.redistribute(placements=self._unsharded_dtensor_spec.placements)
+    return right(self, grad)
+
+
+@instead_of(FSDPParam, "_get_grad_inner_tensor")
 def tp_gradient_not_summed(right, self, grad):
     """Gradients of norms that are sequence parallel are those of this rank's part of the
     sequence.
