@@ -11,6 +11,7 @@ from fuzzshard.analysis.arrivals import Replicated
 from fuzzshard.analysis.checker import Checker
 from fuzzshard.analysis.exclusions import exclusion
 from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case, Optimizer
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engine import EngineSpec
@@ -29,6 +30,8 @@ from fuzzshard.strategies.tape import Tape
 
 _ALONE = 40
 """Percent of the cases with options that have one of them."""
+_ONE = 20
+"""Percent of the other cases of DDP, which have one."""
 _ENDING_APART = 12
 """Percent of the cases that DDP runs and that have a step."""
 
@@ -54,13 +57,16 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     always = [option for option in drawn if option.in_every_case]
     case = replace(case, ddp=DDP(**{o.name: o.draw(tape, seen) for o in always}))
     seen = Replicated(case, seen.by_replicate)
-    if "ddp_options" in swarm or case.schedule != even.schedule:
+    several = "ddp_options" in swarm or case.schedule != even.schedule
+    if several or tape.chance(_ONE):
         values = [(o, o.draw(tape, seen)) for o in drawn if not o.in_every_case]
         told = [(option, value) for option, value in values if value != option.default]
-        if told and tape.chance(_ALONE):
+        if told and (not several or tape.chance(_ALONE)):
             told = [tape.pick(told)]
         for option, value in told:
             case = _told(case, ours, option, value)
+    if case.ddp.averages_in_half and tape.chance(60):
+        case = _scaled_high(case, ours)
     if case.ddp.broadcasts_buffers and seen.updates_buffers:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
@@ -80,6 +86,13 @@ def _ending_apart(tape: Tape, case: Case, ours: Sequence[EngineSpec]) -> Case:
     told = replace(case, schedule=tuple(schedule))
     run = tuple(spec.name for spec in ours if not exclusion(told, spec.name))
     return replace(told, engines=run) if uneven in schedule and run else case
+
+
+def _scaled_high(case: Case, ours: Sequence[EngineSpec]) -> Case:
+    """Return the case with losses that are scaled as by default, where it and ``ours`` let it."""
+    scaled = replace(case, optimizer=replace(case.optimizer, grad_scaler="default"))
+    runs = is_valid(scaled) and not any(exclusion(scaled, spec.name) for spec in ours)
+    return scaled if runs else case
 
 
 def _told(case: Case, ours: Sequence[EngineSpec], option: Option, value: object) -> Case:

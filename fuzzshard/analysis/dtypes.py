@@ -299,6 +299,7 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
         optimizer=case.optimizer.unrounded(),
+        ddp=case.ddp.unrounded(case.mesh.data_size),
     )
 
 
@@ -313,6 +314,7 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         wrap=tuple(replace(group, precision=None) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=None),
         optimizer=case.optimizer.unrounded(),
+        ddp=case.ddp.unrounded(case.mesh.data_size),
     )
 
 

@@ -64,6 +64,8 @@ class ExplicitSync:
         """Whether a backward averages all that ``.grad`` holds, what was averaged before too."""
         self.apart: Set[tuple[int, str]] = frozenset()
         """What a backward averages by itself, after what has waited, by its index."""
+        self.in_half: Set[str] = frozenset()
+        """The parameters whose gradients are cast to float16, divided and added up in that."""
         self._reduced: dict[str, torch.Tensor | None] = {}
         self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
         """What users registered to run after accumulation: once gradients are averaged, not
@@ -206,6 +208,13 @@ class ExplicitSync:
         as for ten thousand.
         """
         divisors = {fqn: ranks or flags.divisors[self.owners[fqn]] for fqn in local}
+        if halved := local.keys() & self.in_half:
+            halves = {fqn: local[fqn].half().div_(divisors[fqn]) for fqn in local if fqn in halved}
+            if self.mesh.size > 1:
+                self._add_up([*halves.values()])
+            others = {fqn: local[fqn] for fqn in local if fqn not in halved}
+            rounded = {fqn: half.to(local[fqn].dtype) for fqn, half in halves.items()}
+            return rounded | (self.averages(others, flags, ranks) if others else {})
         if self.mesh.size == 1:
             return {
                 fqn: gradient if divisors[fqn] == 1 else gradient / divisors[fqn]

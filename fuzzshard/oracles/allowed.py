@@ -18,13 +18,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fuzzshard.analysis.arrivals import ignored_parameters
 from fuzzshard.analysis.conditions import recomputes_buffers
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.manner import Manner
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import BY_NAME
 from fuzzshard.training.trace import Trace
@@ -66,6 +69,14 @@ def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
         and held.tensor is not None
         and key.name in shared
     )
+
+
+def _averaged_in_half(case: Case, spec: EngineSpec) -> frozenset[str]:
+    """Return the parameters whose gradients a hook of DDP averages in float16."""
+    if not spec.averages_in_half(case):
+        return frozenset()
+    ignored = ignored_parameters(case, by_replicate=spec.ignores_modules)
+    return frozenset(inferred(case).parameters) - ignored
 
 
 def is_beyond_rounding(difference: Difference) -> bool:
@@ -118,6 +129,9 @@ def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
         # implicitly)" (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad_no_shard). The mean
         # is the same, and rounded otherwise.
         averages_again=spec.averages_again(case),
+        # Hooks round what they average, as their docstrings say (see Hook in
+        # fuzzshard/parts/options/ddp.py), and not what replicate was told to ignore.
+        in_half=_averaged_in_half(case, spec),
     )
 
 

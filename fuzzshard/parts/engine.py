@@ -121,6 +121,10 @@ class EngineSpec:
         """
         return False
 
+    def averages_in_half(self, case: Case) -> bool:
+        """Return whether a hook averages gradients in float16."""
+        return False
+
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""
         for option, value in getattr(case, self.options).told() if self.options else ():

@@ -262,7 +262,7 @@ class Scope(scope.Scope):
 
     @override
     def average_lines(self, ranks: str) -> list[str]:
-        return averaging_lines(self.case, ranks, f"{self.called}.parameters()")
+        return self.averaging_lines(ranks, f"{self.called}.parameters()")
 
     @override
     def differentiated(self, takes: Taking) -> list[str]:
@@ -316,12 +316,30 @@ class Scope(scope.Scope):
         if several and average.divisor is None:
             lines = [*named, f"average({parameters})"]
         else:
-            lines = [*named, *averaging_lines(self.case, average.divisor, parameters)]
+            lines = [*named, *self.averaging_lines(average.divisor, parameters)]
         if self._keeps_hooks:
             lines += ["for p, hook in hooks:", "    if p.grad is not None:", "        hook(p)"]
         if self._unmanaged or self.engine.in_stages:
             return lines
         return ["if model is reference:  # the engine does this by itself", *indented(lines)]
+
+    def averaging_lines(self, divisor: float | str | None, parameters: str) -> list[str]:
+        """Average the gradients of ``parameters``, or divide their sums by ``divisor``."""
+        case, names = self.case, self.names
+        alone = case.mesh.data_size == 1 and divisor is not None
+        local = ["    grad = grad.to_local() if isinstance(grad, DTensor) else grad"]
+        lines = [
+            *(local if case.tensor_parallel and parameters != "model.parameters()" else []),
+            *([] if alone else [f"    dist.all_reduce(grad{names.group_argument})"]),
+            f"    grad /= {names.data_size if divisor is None else divisor}",
+        ]
+        if self.engine.averages_in_half(case):
+            lines = [
+                f"    half = grad.half() / {names.data_size}  # as the hook does",
+                f"    dist.all_reduce(half{names.group_argument})",
+                "    grad.copy_(half)",
+            ]
+        return [f"for grad in [p.grad for p in {parameters} if p.grad is not None]:", *lines]
 
     @property
     def _unmanaged(self) -> list[str]:
@@ -342,19 +360,6 @@ class Scope(scope.Scope):
     def _keeps_hooks(self) -> bool:
         hooked = first(self.case, lambda at: at.hooked) < len(self.ops)
         return hooked and any(average.names != () for average in self.averages.values())
-
-
-def averaging_lines(case: Case, divisor: float | str | None, parameters: str) -> list[str]:
-    """Average the gradients of ``parameters``, or divide their sums by ``divisor``."""
-    names = MeshNames(case)
-    alone = case.mesh.data_size == 1 and divisor is not None
-    local = ["    grad = grad.to_local() if isinstance(grad, DTensor) else grad"]
-    return [
-        f"for grad in [p.grad for p in {parameters} if p.grad is not None]:",
-        *(local if case.tensor_parallel and parameters != "model.parameters()" else []),
-        *([] if alone else [f"    dist.all_reduce(grad{names.group_argument})"]),
-        f"    grad /= {names.data_size if divisor is None else divisor}",
-    ]
 
 
 def _on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.setup import checkpoint_lines, materialize_lines
 from fuzzshard.program.wrapping import prepared_lines
 from fuzzshard.reproducer.assertion import Assertion
-from fuzzshard.reproducer.scope import UNWRAPPED, Scope, averaging_lines
+from fuzzshard.reproducer.scope import UNWRAPPED, Scope
 from fuzzshard.reproducer.values import constructed, model_lines
 from fuzzshard.reproducer.verdicts import verdict
 
@@ -120,7 +120,7 @@ class Writer:
     def _sources(self) -> dict[str, str]:
         """Write functions by name; variables that come before everything else have none."""
         case = self.case
-        averaging = indented(averaging_lines(case, None, "parameters"))
+        averaging = indented(self.scope.averaging_lines(None, "parameters"))
         plain = materialize_lines(case, constructed(case, "plain"))
         return {
             "average": "\n".join(["def average(parameters):", *averaging]),

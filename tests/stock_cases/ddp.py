@@ -47,6 +47,15 @@ DDP_OPTIONS = {
         DDP(initial="first_rank"), schedule=(STEP, FORWARD, BACKWARD, STEP)
     ),
     "a user's hook, values that nobody synchronises": ddp(DDP(hook="average", initial="unsynced")),
+    "torch's hook that averages in float16, after no_sync": ddp(
+        DDP(hook="fp16"), schedule=(_SYNC[0], FORWARD, BACKWARD, _SYNC[1], *_THREE_STEPS)
+    ),
+    "torch's wrapper that does so, gradients that are views": ddp(
+        DDP(hook="fp16_wrapper", gradient_as_bucket_view=True), engines=("replicate",)
+    ),
+    "torch's hook that averages in float16 what is scaled": ddp(
+        DDP(hook="fp16"), optimizer=Optimizer(grad_scaler="default")
+    ),
     "within join, divided by the ranks that are left": ddp(DDP(join="effective")),
     "within join, which throws": ddp(DDP(join="throwing")),
     "within join, which is off": ddp(DDP(join="off")),

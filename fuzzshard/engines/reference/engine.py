@@ -56,7 +56,7 @@ class Reference(Engine):
         )
         self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes)
         self.sync.filled, self.sync.again = manner.filled, manner.averages_again
-        self.sync.apart = manner.apart
+        self.sync.apart, self.sync.in_half = manner.apart, manner.in_half
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:

@@ -32,7 +32,8 @@ class Manner:
     parameters that have a gradient after a backward, of zeros where it brings none, by the index
     of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
     parameters that the optimizer makes a state of before an op. ``averages_again``: a backward
-    averages all that ``.grad`` holds. ``apart``: the gradients that a backward averages after
+    averages all that ``.grad`` holds. ``in_half``: the parameters whose gradients are averaged in
+    float16. ``apart``: the gradients that a backward averages after
     those that waited for it, and not with them.
     """
 
@@ -42,6 +43,7 @@ class Manner:
     counts: Counts = dataclasses.field(default_factory=dict)
     made: frozenset[tuple[int, str]] = frozenset()
     averages_again: bool = False
+    in_half: frozenset[str] = frozenset()
     apart: frozenset[tuple[int, str]] = frozenset()
 
 

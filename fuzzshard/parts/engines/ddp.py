@@ -117,6 +117,17 @@ class DistributedDataParallel(EngineSpec):
             "distributed.py, _post_forward: 'DDPSink is currently enabled for unused parameter "
             "detection and static graph training for first iteration.'",
         ),
+        "ddp:hook_fp16* & user_hook:post_accumulate_grad_hook": Exclusion(
+            "a hook on what has accumulated, and DDP's hook rounds what it leaves",
+            "fuzzshard: the reference averages before it calls such hooks, as fully_shard does; "
+            "that they are linear makes no difference only where nothing is rounded in between",
+        ),
+        "ddp:hook_fp16* & misses_a_parameter & "
+        "schedule:microbatches|schedule:no_zero_grad": Exclusion(
+            "float16 rounds once more what a parameter holds that a later backward misses",
+            "fuzzshard: a mend hands such gradients to the hook again "
+            "(unused_outputs_get_undefined_gradients), where torch leaves them alone",
+        ),
         "ddp:device_mesh & mesh:hsdp|mesh:axis_of_one|mesh:tensor": Exclusion(
             "a mesh of two axes",
             "distributed.py, __init__: 'Only 1D device mesh is supported'",
@@ -126,6 +137,10 @@ class DistributedDataParallel(EngineSpec):
     @override
     def averages_again(self, case: Case) -> bool:
         return True
+
+    @override
+    def averages_in_half(self, case: Case) -> bool:
+        return case.ddp.averages_in_half
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

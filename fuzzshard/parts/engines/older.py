@@ -17,7 +17,7 @@ HOOKS = "user_hook:tensor_hook|user_hook:post_accumulate_grad_hook|user_hook:ste
 """Those of hooks on parameters."""
 STATES = "op:save_*|op:load*|op:corrupt|op:rebuild"
 """Those of states that are saved or loaded."""
-SCALER = "optimizer:scaled|optimizer:skipped"
+SCALER = "optimizer:scaled*|optimizer:skipped"
 """Those of a ``GradScaler``."""
 UNSYNCED = "schedule:no_sync|schedule:partial_sync|schedule:no_all_reduce"
 """Those of backwards that do not synchronise everything."""

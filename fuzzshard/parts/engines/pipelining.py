@@ -91,6 +91,11 @@ class PipelineParallel(EngineSpec):
         "pipelining:ddp & ddp:join_*|ddp:manual_finalization": Exclusion(
             "DDP's join(), or backwards that are finalized by hand, within a schedule", _AT_ONCE
         ),
+        "pipelining:ddp & ddp:hook_fp16*": Exclusion(
+            "a hook that rounds gradients, which a schedule scales later",
+            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
+            "relies on DP to scale further for DP degree.'",
+        ),
         "is_no_chain": Exclusion(
             "the root is no chain of as many modules as there are stages or more, each called "
             "once with the one tensor that the one before returns; or a module, a parameter, a "

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from msgspec import structs
 from typing_extensions import override
 
 from fuzzshard.parts.option import (
@@ -34,7 +35,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     buffers: Literal["local", "forward_local", "broadcast", "forward_broadcast"] = "local"
     initial: Literal["equal", "first_rank", "unsynced"] = "equal"
     device_mesh: bool = False
-    hook: Literal["allreduce", "average"] | None = None
+    hook: Literal["allreduce", "average", "fp16", "fp16_wrapper"] | None = None
     join: Literal["initial", "effective", "throwing", "off"] | None = None
     manual_finalization: bool = False
     ignored_modules: bool = False
@@ -45,6 +46,16 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     def broadcasts_buffers(self) -> bool:
         """Whether every forward begins with the buffers of one rank."""
         return self.buffers in ("broadcast", "forward_broadcast")
+
+    @property
+    def averages_in_half(self) -> bool:
+        """Whether gradients are cast to float16, divided and added up in that."""
+        return self.hook in ("fp16", "fp16_wrapper")
+
+    def unrounded(self, ranks: int) -> Self:
+        """Return the same without what more than two of ``ranks`` may round in any order."""
+        rounds = self.averages_in_half and ranks > 2
+        return structs.replace(self, hook="allreduce") if rounds else self
 
     def buffers_from(self, ranks: int, *, joined: bool) -> int:
         """Return the rank of that many whose buffers these are; ``joined``: there was a join."""
@@ -230,26 +241,43 @@ _AVERAGE = (
 )
 
 
+_HOOKS = {
+    "allreduce": "allreduce_hook",
+    "average": "average_hook",
+    "fp16": "fp16_compress_hook",
+    "fp16_wrapper": "fp16_compress_wrapper(allreduce_hook)",
+}
+
+
 class Hook(DDPOption):
-    """Torch's ``allreduce_hook``, or one that divides after the sum."""
+    """One of torch's hooks, or one that divides after the sum.
+
+    ``fp16_compress_hook`` "casts ``GradBucket`` tensor to half-precision floating-point format
+    (``torch.float16``) and then divides it by the process group size", and is "equivalent to
+    ``fp16_compress_wrapper(allreduce_hook)``". Scaled gradients come near to the largest float16.
+    """
 
     name, place = "hook", 4
-    weights = ((None, 6), ("allreduce", 2), ("average", 2))
+    weights = ((None, 5), ("allreduce", 2), ("average", 2), ("fp16", 4), ("fp16_wrapper", 2))
     meanings = {
         "ddp:hook_allreduce": "torch's all-reduce as a communication hook",
         "ddp:hook_average": "a communication hook that divides after the sum",
+        "ddp:hook_fp16": "gradients that fp16_compress_hook averages in float16",
+        "ddp:hook_fp16_wrapper": "fp16_compress_wrapper around torch's all-reduce",
     }
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> str | None:
+        scaled = bool(seen.case.optimizer.grad_scaler)
+        drawn: str | None = "fp16" if scaled and tape.chance(60) else super().draw(tape, seen)
+        return drawn
 
     @override
     def lines(self, value: str | None, engine: str, group: str) -> list[str]:
         if value is None:
             return []
-        if value == "allreduce":
-            return [f"{engine}.register_comm_hook({group}, allreduce_hook)"]
-        return [
-            *_AVERAGE,
-            f"{engine}.register_comm_hook({group}, average_hook)",
-        ]
+        defined = _AVERAGE if value == "average" else ()
+        return [*defined, f"{engine}.register_comm_hook({group}, {_HOOKS[value]})"]
 
 
 JOINED = {

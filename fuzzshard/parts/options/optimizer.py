@@ -33,7 +33,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     post_optim_event: bool = False
     maximize: bool = False
     lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
-    grad_scaler: Literal["finite", "infinite"] | None = None
+    grad_scaler: Literal["finite", "infinite", "default"] | None = None
     beside: Literal["sgd", "adamw"] | None = None
     flags: tuple[Flag, ...] = ()
 
@@ -479,7 +479,11 @@ class LRScheduler(OptimizerOption):
         return "step_lr" if exact else drawing.tape.pick((*_SCHEDULERS,))
 
 
-_SCALES = {"finite": "1024.0, growth_interval=1", "infinite": 'float("inf")'}
+_SCALES = {
+    "finite": "1024.0, growth_interval=1",
+    "infinite": 'float("inf")',
+    "default": "65536.0",
+}
 
 
 class GradScaler(OptimizerOption):
@@ -487,7 +491,8 @@ class GradScaler(OptimizerOption):
 
     A scale that is ``infinite`` at first makes gradients overflow in every precision: the first
     step is skipped, and ``update()`` sets a finite scale after it, as after every other step.
-    ``growth_interval=1`` doubles a ``finite`` scale after every step.
+    ``growth_interval=1`` doubles a ``finite`` scale after every step. That of torch by ``default``
+    makes gradients nearly as large as float16 allows, for hooks of DDP that average in that.
     """
 
     name, place = "grad_scaler", 100
@@ -495,11 +500,13 @@ class GradScaler(OptimizerOption):
     meanings = {
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
         "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",
+        "optimizer:scaled_high": "a GradScaler with torch's own first scale",
     }
+    words: ClassVar[Mapping[str, str]] = {"infinite": "skipped", "default": "scaled_high"}
 
     @override
     def features(self, value: str) -> Iterator[str]:
-        yield "optimizer:skipped" if value == "infinite" else "optimizer:scaled"
+        yield f"optimizer:{self.words.get(value, 'scaled')}"
 
     @override
     def value(self, drawing: DrawingOptimizer) -> str | None:
