@@ -52,6 +52,8 @@ StateOption = Literal[
     "not_strict",
 ]
 """The fields of ``StateDictOptions`` that are not what they are by default."""
+Stager = Literal["blocking", "writer", "shared", "background"]
+"""What copies a state for ``async_save`` in place of what torch makes by itself."""
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
 Flag = Literal[

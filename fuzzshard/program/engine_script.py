@@ -101,9 +101,21 @@ class EngineScript:
         """Return the call that makes an optimizer of this kind."""
         return f"{kind}({', '.join(arguments)})"
 
+    def scaler_call(self, arguments: list[str], names: MeshNames) -> str:
+        """Return the call that makes what scales losses."""
+        return f"torch.amp.GradScaler({', '.join(arguments)})"
+
     def clip_line(self, called: str, arguments: str) -> str:
         """Return its own way to clip the norm of all gradients, if it has one."""
         return ""
+
+    def with_gradients(self, case: Case, called: str, lines: list[str]) -> list[str]:
+        """Run ``lines`` where gradients are whole, or DTensors."""
+        return lines
+
+    def before_step_lines(self, case: Case, called: str) -> list[str]:
+        """Return what a case does before every step."""
+        return []
 
     def after_step_lines(self, case: Case, called: str) -> list[str]:
         """Return what a case does after every step."""

@@ -101,6 +101,10 @@ def lose_rates(*optimizers):
     for group in (group for each in optimizers for group in each.param_groups):
         group["lr"] = 0 * group["lr"]
 
+def set_scale(scaler, scale):  # without a state dict
+    scaler.scale(torch.ones((), device=device))  # it has one from now on
+    scaler.update(scale)
+
 def map_locally(module, mesh, placements):  # each rank computes with the rows that it has
     plain = copy.deepcopy(module).to("meta")
     names = [name for name, _ in module.named_parameters()]
@@ -192,6 +196,17 @@ def update_average(averaged, parameters, decay):  # of the parameters alone
     return averaged
 """
 
+_LATE_PLANNER = """
+class LatePlanner(dcp.DefaultSavePlanner):  # lets nothing be written before training has gone on
+    def __init__(self):
+        super().__init__()
+        self.gone_on = threading.Event()
+
+    def finish_plan(self, plan):
+        self.gone_on.wait(timeout=20)  # a program that fails ends, too
+        return super().finish_plan(plan)
+"""
+
 SOURCES = {
     **{text.partition("(")[0]: f"def {text}" for text in _FUNCTIONS.split("\ndef ")[1:]},
     **{
@@ -201,6 +216,7 @@ SOURCES = {
     },
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
     "KeepingDtypes": KEEPING_DTYPES,
+    "LatePlanner": _LATE_PLANNER,
     "vectors_apart": VECTORS_APART,
 }
 """By name."""

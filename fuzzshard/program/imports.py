@@ -11,7 +11,7 @@ from fuzzshard.program.engine_script import engine_script
 
 _IMPORTS = """
 import collections, contextlib, contextvars, copy, dataclasses, functools, gc, importlib, os, re
-import sys, tempfile, time, traceback, warnings, weakref
+import sys, tempfile, threading, time, traceback, warnings, weakref
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
     fp16_compress_wrapper,
 )
+from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict

@@ -412,7 +412,7 @@ class Scope:
     @property
     def renewed(self) -> list[str]:
         """Make again what was made of parameters that are others now."""
-        return [f"{', '.join([*self.case.optimizer.each, 'scheduler'])} = renewed()"]
+        return [f"{', '.join([*self.case.optimizer.each, 'scheduler', 'scaler'])} = renewed()"]
 
     def on_groups(self, below: Below, calls: Callable[[str], list[str]]) -> list[str]:
         """Write what is called on wrapped modules; those of stages are all that there are."""
@@ -463,9 +463,8 @@ class Scope:
         scales losses; what the case leaves at torch's default is not said.
         """
         own, plain = (self._optimizers(parameters, s) for s in (self.script, EngineScript()))
-        spec = self.case.optimizer
-        beside = {"scheduler": spec.scheduler, "scaler": spec.scaler}
-        made = [f"{name} = {text}" for name, text in beside.items() if text]
+        scheduler = self.case.optimizer.scheduler
+        made = [f"scheduler = {scheduler}"] if scheduler else []
         return [*self.for_wrapper(own, plain), *made]
 
     def _optimizers(self, parameters: Sequence[str], script: EngineScript) -> list[str]:
@@ -489,6 +488,8 @@ class Scope:
                 lines.append(f"given = {arguments[0]}")
                 line = f"{name} = {script.optimizer_call(kind, ['given', *options], self.names)}"
             lines.append(line)
+        if scaler := self.case.optimizer.scaler:
+            lines.append(f"scaler = {script.scaler_call(scaler, self.names)}")
         return lines
 
     def add_param_group_lines(self, target: str, rate: float | None) -> list[str]:
@@ -538,6 +539,10 @@ class Scope:
             checked = ["if not norm.isfinite():", *indented(zeros)] if finite else []
             return self.for_wrapper([f"norm = {own}", *checked], plain)
         return plain
+
+    def before_step_lines(self) -> list[str]:
+        """Do what a case does with the gradients of units."""
+        return self.for_wrapper(self.script.before_step_lines(self.case, self.called), [])
 
     def after_step_lines(self) -> list[str]:
         """Record an event, and do what a case does with the parameters of units."""

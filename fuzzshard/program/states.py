@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,34 @@ from fuzzshard.analysis.dtypes import grad_dtypes_set
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.model.statements import call_lines, indented
-from fuzzshard.parts.op import StateOption, Via
-from fuzzshard.parts.ops.states import is_of_rank0
+from fuzzshard.parts.op import Stager, StateOption, Via
+from fuzzshard.parts.ops.states import SaveState, is_of_rank0
 
 if TYPE_CHECKING:
     from fuzzshard.program.scope import Scope
+
+
+_STAGERS = {
+    "blocking": "BlockingAsyncStager()",
+    "writer": "dcp.FileSystemWriter(folder)",
+    "shared": "DefaultStager(StagingOptions(False, True, False, False))",
+    "background": "DefaultStager(StagingOptions(False, False, True, False))",
+}
+
+
+def _async_lines(states: str, stager: Stager | None) -> list[str]:
+    """Save ``states`` in a thread, which the planner holds up before it writes; whoever gives a
+    stager closes it.
+    """
+    where = ["checkpoint_id=folder", "process_group=saving_group()", "planner=planner"]
+    made = [f"stager = {_STAGERS[stager]}"] if stager else []
+    if stager:
+        where.append(f"{'storage_writer' if stager == 'writer' else 'async_stager'}=stager")
+    lines = ["planner = LatePlanner()", *made]
+    lines += call_lines("saving = dcp.async_save", [states, *where])
+    if stager == "background":
+        lines += ["saving.staging_completion.result()", "saving = saving.upload_completion"]
+    return [*lines, *["saving.add_done_callback(lambda _: stager.close())"] * bool(stager)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,29 +49,28 @@ class States:
 
     scope: Scope
 
-    def save(self, via: Via, options: Sequence[StateOption], *, asynchronous: bool) -> list[str]:
+    def save(self, save: SaveState) -> list[str]:
         """Save model and optimizer; to a file perhaps while what follows runs."""
-        called = self.scope.called
-        scheduler = ["scheduler.state_dict()"] if self._is_scheduled else []
-        of_model = self._of_model(options)
-        each = [of_model, *(f"{each}.state_dict()" for each in self._optimizers), *scheduler]
-        copies = call_lines("saved = copied", [f"[{', '.join(each)}]"])
+        called, via, options = self.scope.called, save.via, save.options
+        beside, plain = self._states_beside(plain=False), self._states_beside(plain=True)
+        each = [self._of_model(options), *(f"{each}.state_dict()" for each in self._optimizers)]
+        copies = call_lines("saved = copied", [f"[{', '.join([*each, *plain])}]"])
         if via == "state_dict":
-            return copies
+            own = call_lines("saved = copied", [f"[{', '.join([*each, *beside])}]"])
+            return self.scope.either(copies, own)
         given = self._options_lines(options)
         if via == "get_state_dict":
             states = self._whole(
                 f"get_state_dict({called}, {self._given}{', options=options' if given else ''})",
                 options,
             )
-            own = call_lines("saved = copied", [f"[*{states}{', '.join(['', *scheduler])}]"])
+            own = call_lines("saved = copied", [f"[*{states}{', '.join(['', *beside])}]"])
             return self.scope.either(copies, [*given, *own])
         states = self._on_disk(via, options)
-        saves = f"dcp.save({states}, {self._where})"
-        if asynchronous:
-            where = "checkpoint_id=folder, process_group=saving_group()"
-            saves = f"saving = dcp.async_save({states}, {where})"
-        return self.scope.either(copies, ["folder = new_folder()", *given, saves])
+        saves = [f"dcp.save({states}, {self._where})"]
+        if save.asynchronous:
+            saves = _async_lines(states, save.stager)
+        return self.scope.either(copies, ["folder = new_folder()", *given, *saves])
 
     def _on_disk(self, via: Via, options: Sequence[StateOption]) -> str:
         """Write what ``dcp`` gets: what is asked for by name, or the objects themselves."""
@@ -55,7 +78,7 @@ class States:
         if via == "stateful":
             named = [("model", self.scope.called), *((name, name) for name in self._optimizers)]
             states = f"{{{', '.join(f'{name!r}: {each}' for name, each in named)}}}"
-        return self._with_scheduler(states.replace("'", '"'))
+        return self._with_beside(states.replace("'", '"'))
 
     def _of_model(self, options: Sequence[StateOption]) -> str:
         """Write the state dict of the plain model, as the ``options`` say."""
@@ -111,9 +134,10 @@ class States:
         """Load both, as they were saved."""
         events, now = self.scope.event_lines, self.scope.now
         if now.saved == "state_dict":
-            return [*self._copies(assign=assign), *events]
+            copies = functools.partial(self._copies, assign=assign)
+            return [*self.scope.either(copies(plain=True), copies(plain=False)), *events]
         sets = assign or self._sets_groups
-        plain = self._copies(assign=False, fills=not sets)
+        plain = self._copies(assign=False, plain=True, fills=not sets)
         if now.saved == "get_state_dict":
             own = self._set_kept()
         elif now.saved == "stateful":
@@ -127,22 +151,22 @@ class States:
         have none.
         """
         options, called = self.scope.now.saved_with, self.scope.called
-        scheduler = ["scheduler_state"] if self._is_scheduled else []
+        beside = [f"{name}_state" for name in self._beside]
         given = self._options_lines(options)
-        into = ", ".join(["model_state", "optimizer_state", *scheduler])
+        into = ", ".join(["model_state", "optimizer_state", *beside])
         lines = [*given, f"{into} = copied(saved)"]
         if "broadcast_from_rank0" in options:
             lines += ["if dist.get_rank() > 0:", "    model_state, optimizer_state = {}, {}"]
         arguments = [called, self._given, "model_state_dict=model_state"]
         arguments += ["optim_state_dict=optimizer_state", *(["options=options"] if given else [])]
         lines += call_lines("set_state_dict", arguments)
-        return [*lines, *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else [])]
+        return [*lines, *self._load_beside(plain=False)]
 
-    def _copies(self, *, assign: bool, fills: bool = False) -> list[str]:
+    def _copies(self, *, assign: bool, plain: bool, fills: bool = False) -> list[str]:
         """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
-        scheduler = ["scheduler_state"] if self._is_scheduled else []
+        beside = [f"{name}_state" for name in self._beside]
         states = {name: f"{name}_state" for name in self._optimizers}
-        into = ", ".join(["model_state", *states.values(), *scheduler])
+        into = ", ".join(["model_state", *states.values(), *beside])
         partial = "ignore_frozen_params" in self.scope.now.saved_with
         given = "of_trainable({0}, {1})" if partial else "{1}"
         load = "fill_state({0}, {1})" if fills else f"{{0}}.load_state_dict({given})"
@@ -152,7 +176,7 @@ class States:
             *(self._retyped if assign else []),
             *(self.scope.renewed if assign else []),
             *(load.format(name, state) for name, state in states.items()),
-            *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
+            *self._load_beside(plain=plain),
         ]
 
     def _how(self, *, assign: bool) -> str:
@@ -167,7 +191,7 @@ class States:
         """
         called, options = self.scope.called, self.scope.now.saved_with
         states = self._whole(self._all_states(options), options)
-        state = self._with_scheduler(f"copied({states})" if assign else states)
+        state = self._with_beside(f"copied({states})" if assign else states)
         lines = self._options_lines(options)
         given = ", options=options" if lines else ""
         set_model = f'set_model_state_dict({called}, state["model"]{given})'
@@ -209,12 +233,23 @@ class States:
         ]
 
     @property
-    def _is_scheduled(self) -> bool:
-        return bool(self.scope.case.optimizer.scheduler)
+    def _beside(self) -> tuple[str, ...]:
+        return self.scope.case.optimizer.beside_states
 
-    def _with_scheduler(self, states: str) -> str:
-        """Add the scheduler, which ``dcp`` asks for its state and gives it back."""
-        return f'{states} | {{"scheduler": scheduler}}' if self._is_scheduled else states
+    def _states_beside(self, *, plain: bool) -> list[str]:
+        """Take their states; that of a scaler is one number, of which the plain model asks."""
+        own = [f"{name}.state_dict()" for name in self._beside]
+        return ["scaler.get_scale()" if plain and "scaler" in each else each for each in own]
+
+    def _load_beside(self, *, plain: bool) -> list[str]:
+        """Load what that returned."""
+        own = "{0}.load_state_dict({0}_state)"
+        how = {"scaler": "set_scale({0}, {0}_state)"} if plain else {}
+        return [how.get(name, own).format(name) for name in self._beside]
+
+    def _with_beside(self, states: str) -> str:
+        """Add what ``dcp`` asks for its state and gives it back."""
+        return states + "".join(f' | {{"{name}": {name}}}' for name in self._beside)
 
     def take(self, options: Sequence[StateOption] | None, *, inference: bool) -> list[str]:
         """Keep the state dict, or a copy of what is asked for with ``options``."""
@@ -236,7 +271,8 @@ class States:
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""
         names = ", ".join([self.scope.called, *self._optimizers])
-        return [f"zero({names})", *self.lose_rates(), *self.scope.event_lines]
+        lost = ["set_scale(scaler, 1.0)"] if self.scope.case.optimizer.scaler else []
+        return [f"zero({names})", *self.lose_rates(), *lost, *self.scope.event_lines]
 
     def lose_rates(self) -> list[str]:
         """Lose the learning rates, which are no tensors, where a load brings them back."""
@@ -246,4 +282,5 @@ class States:
     def _sets_groups(self) -> bool:
         """Whether loading what was saved, perhaps in place, sets more than tensors."""
         now = self.scope.now
-        return self._is_scheduled or bool(now.saved_with) or now.saved != "dcp"
+        scheduled = bool(self.scope.case.optimizer.scheduler)
+        return scheduled or bool(now.saved_with) or now.saved != "dcp"

@@ -185,7 +185,7 @@ class Scope(scope.Scope):
 
     @override
     def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
-        if not self.shared:
+        if not self.shared or plain == wrapped:
             return wrapped
         condition = f"if {self.called} is reference:"
         lines = [condition, *indented(plain)] if plain else []

@@ -182,6 +182,12 @@ class Observer:
             norm = norm.full_tensor()
         return None if norm is None else norm.to(self.engine.mesh.device)
 
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """Return what losses are scaled with, if they are."""
+        scaler = self.trainer.made["scaler"]
+        return None if scaler is None else torch.tensor(scaler.get_scale())
+
     def gradients(self, kind: str) -> Iterable[tuple[str, torch.Tensor | None]]:
         """Return those of one kind; the engine is asked for all of them once after an op."""
         if self._gradients is None:

@@ -47,7 +47,7 @@ class States:
 
     def keep(self, variables: dict[str, Any]) -> None:
         """Keep what statements have assigned."""
-        kept = ("saved", "folder", "saving", "averaged", "norm")
+        kept = ("saved", "folder", "planner", "saving", "averaged", "norm")
         self.saved |= {name: variables[name] for name in kept if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()
@@ -56,6 +56,7 @@ class States:
     def finish(self) -> None:
         """Wait for what is still being saved."""
         if "saving" in self.saved:
+            self.saved["planner"].gone_on.set()
             self.saved["saving"].result()
 
     def remove(self) -> None:

@@ -154,10 +154,10 @@ class Trainer:
             states.keep(self.engine.execute(lines, **variables))
 
     def _renewed(self) -> tuple[Any, ...]:
-        """Make the optimizers of parameters that were replaced, and the scheduler."""
+        """Make the optimizers of parameters that were replaced, and what goes with them."""
         self.engine.take_parameters()
         self.make_optimizer()
-        return *self.optimizers, self.made["scheduler"]
+        return *self.optimizers, self.made["scheduler"], self.made["scaler"]
 
     def forward(self, index: int, op: Op, call: Call) -> None:
         """Run a forward and keep its loss. In a pipeline, a schedule runs it with its backward, or

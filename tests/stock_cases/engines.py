@@ -10,6 +10,8 @@ from cases import (
     BACKWARD,
     FORWARD,
     ROOT,
+    STEP,
+    ZERO,
     call,
     chain,
     children,
@@ -28,7 +30,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.leaves.operators import Operators
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import SetPath, SetRequiresGrad
+from fuzzshard.parts.ops import Overflow, SetPath, SetRequiresGrad
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
 
 
@@ -143,6 +145,20 @@ ENGINES = {
     "fsdp1, full parameters with gradients": fsdp1(
         FSDP1(summon="gradients", use_orig_params=True)
     ),
+    "fsdp1, full parameters with gradients that are discarded": fsdp1(
+        FSDP1(summon="discarded_gradients", use_orig_params=True)
+    ),
+    **{
+        f"fsdp1, losses that are scaled, {dtype}": bitwise(
+            None,
+            (FORWARD, BACKWARD, Overflow(), STEP, ZERO, FORWARD, BACKWARD, STEP),
+            engines=("fsdp1",),
+            fsdp1=FSDP1(use_orig_params=True),
+            optimizer=Optimizer(grad_scaler="finite"),
+            dtype=dtype,
+        )
+        for dtype in ("float32", "float64")
+    },
     "fsdp1, full parameters of the root's unit": fsdp1(FSDP1(summon="root")),
     "fsdp1, an error where ranks differ": two_paths(
         (*_FLIP, FORWARD),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, float_inputs
 
 from fuzzshard.case.case import Mesh, Optimizer
-from fuzzshard.parts.op import Op, StateOption, Via
+from fuzzshard.parts.op import Op, Stager, StateOption, Via
 from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
@@ -110,6 +112,36 @@ STATES = {
             *(CorruptState(how="rebuild"), LoadState(), *_NEXT),
         ),
         optimizer=_ADAM,
+        engines=("fully_shard", "ddp"),
+    ),
+    **{
+        f"a checkpoint whose copies another stager makes, {stager}": bitwise(
+            None,
+            (
+                *(*TRAIN, SaveState(asynchronous=True, stager=stager), CorruptState()),
+                *(WaitForSave(), LoadState(), *_NEXT),
+            ),
+            optimizer=_ADAM,
+            engines=("fully_shard", "ddp"),
+        )
+        for stager in get_args(Stager)
+    },
+    **{
+        f"a scale that comes back with its model, via {via}": bitwise(
+            None,
+            (*TRAIN, SaveState(via=via), *_NEXT, CorruptState(), LoadState(), ZERO, *_NEXT),
+            optimizer=Optimizer(grad_scaler="finite"),
+            engines=("fully_shard", "ddp"),
+        )
+        for via in get_args(Via)
+    },
+    "a scale that was halved, and comes back to a new model": bitwise(
+        None,
+        (
+            *(FORWARD, BACKWARD, Overflow(), STEP, ZERO, SaveState()),
+            *(CorruptState(how="rebuild"), LoadState(), *_NEXT),
+        ),
+        optimizer=Optimizer(grad_scaler="finite"),
         engines=("fully_shard", "ddp"),
     ),
     "a checkpoint that a model on another mesh loads": bitwise(

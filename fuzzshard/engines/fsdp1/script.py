@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -10,7 +11,7 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.units import ROOT, unit_modules, units
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.model.expressions import class_name, constructor
-from fuzzshard.model.statements import at, call_lines
+from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.options.fsdp1 import shards
 from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
@@ -55,28 +56,34 @@ _SUMMONED = {
     "on_host": ", writeback=False, offload_to_cpu=True",
     "first_rank": ", writeback=False, rank0_only=True",
     "gradients": ", with_grads=True",
+    "discarded_gradients": ", writeback=False, with_grads=True",
     "root": ", recurse=False",
 }
 
 
+def _scaled(fsdp: str, factor: float, *, gradients: bool) -> list[str]:
+    """Multiply what the parameters hold at the moment, with their gradients or without."""
+    lines = [f"torch._foreach_mul_(list({fsdp}.parameters()), {factor})"]
+    if gradients:
+        lines += [f"for p in {fsdp}.parameters():", "    if p.grad is not None:"]
+        lines += [f"        p.grad.mul_({factor})"]
+    return lines
+
+
 def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
-    """Return what happens to the full parameters after a step."""
+    """Return what happens to the full parameters beside a step."""
     if spec.summon is None:
         return []
     call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMONED[spec.summon]})"
-    factor = {"written": 2, "discarded": 0 if shards else None}.get(spec.summon)
-    if factor is None:
+    changes, discards = (
+        spec.summon not in ("on_host", "first_rank", "root"),
+        spec.summon.startswith("discarded"),
+    )
+    if not changes or (discards and not shards):
         return [f"with {call}:", "    pass"]
-    lines = [
-        f"with {call}, torch.no_grad():",
-        f"    torch._foreach_mul_(list({fsdp}.parameters()), {factor})",
-    ]
-    if factor == 2:
-        lines += [
-            "with torch.no_grad():",
-            f"    torch._foreach_mul_(list({fsdp}.parameters()), 0.5)",
-        ]
-    return lines
+    scaled = functools.partial(_scaled, fsdp, gradients=spec.summons_gradients)
+    lines = [f"with {call}, torch.no_grad():", *indented(scaled(0 if discards else 2))]
+    return lines if discards else [*lines, "with torch.no_grad():", *indented(scaled(0.5))]
 
 
 _DOUBLE = [
@@ -181,6 +188,11 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
     return "CustomPolicy(lambda module: module in units)"
 
 
+def _group(names: MeshNames) -> str:
+    """Write the group of all data-parallel ranks."""
+    return "dist.group.WORLD" if names.flat else "group"
+
+
 class FSDP1Script(EngineScript):
     """Puts ``FullyShardedDataParallel`` around every unit, the model among them."""
 
@@ -188,6 +200,7 @@ class FSDP1Script(EngineScript):
     imports = """
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel
 from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 """
     wraps_blocks = True
@@ -207,16 +220,37 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         lines += _unit_lines(case, model, variable, names)
         if case.fsdp1.initial == "applied":
             lines += [*_DOUBLE, f"{variable}.apply(double)"]
-        group = "dist.group.WORLD" if names.flat else "group"
-        return lines + _hook_lines(case.fsdp1, variable, group, shards=shards(case))
+        return lines + _hook_lines(case.fsdp1, variable, _group(names), shards=shards(case))
 
     @override
     def clip_line(self, called: str, arguments: str) -> str:
         return f"{called}.clip_grad_norm_({arguments})"
 
     @override
+    def scaler_call(self, arguments: list[str], names: MeshNames) -> str:
+        return f"ShardedGradScaler({', '.join(arguments)}, process_group={_group(names)})"
+
+    @override
+    def with_gradients(self, case: Case, called: str, lines: list[str]) -> list[str]:
+        """Summon them; those of a case in float64 come into a buffer of the default dtype
+        (_flat_param.py, ``unshard_grad``).
+        """
+        call = f"FullyShardedDataParallel.summon_full_params({called}, with_grads=True)"
+        lines = [f"with {call}:", *indented(lines)]
+        if case.dtype != "float64":
+            return lines
+        default = "torch.set_default_dtype(torch.{})".format
+        return [default("float64"), *lines, default("float32")]
+
+    @override
+    def before_step_lines(self, case: Case, called: str) -> list[str]:
+        spec = case.fsdp1
+        return _summon_lines(spec, called, shards=shards(case)) if spec.summons_gradients else []
+
+    @override
     def after_step_lines(self, case: Case, called: str) -> list[str]:
-        return _summon_lines(case.fsdp1, called, shards=shards(case))
+        spec = case.fsdp1
+        return [] if spec.summons_gradients else _summon_lines(spec, called, shards=shards(case))
 
     @override
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:

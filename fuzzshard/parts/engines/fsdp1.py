@@ -13,7 +13,6 @@ from fuzzshard.parts.engines.older import (
     OLDER,
     OTHER_GRAPH_ON_ONE_RANK,
     POLICIES,
-    SCALER,
     STATES,
     UNSYNCED,
 )
@@ -52,8 +51,9 @@ class FullyShardedDataParallel(EngineSpec):
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
             *NEW_CHOICES,
             *("non_root_forward", "partial_sync", "backward_order"),
-            *("grad_scaler", *HOOKED_CHOICES),
+            *HOOKED_CHOICES,
         ),
+        brings=("grad_scaler",),
     )
     wrapper = "FullyShardedDataParallel"
     has_units = True
@@ -86,11 +86,6 @@ class FullyShardedDataParallel(EngineSpec):
             "an optimizer that looks at rows and columns: parameters of FSDP1 are flat",
             "torch/optim/_muon.py: 'Muon only supports 2D parameters'; _flat_param.py: 'original "
             "parameters, which are flattened and concatenated to construct the flat parameter'",
-        ),
-        SCALER: Exclusion(
-            "a GradScaler: FSDP1 has one of its own",
-            "sharded_grad_scaler.py: 'ShardedGradScaler helps perform gradient scaling in a shard "
-            "aware manner.'",
         ),
         "option:meta": Exclusion(
             "a model on the meta device, which FSDP1 gives other initial values",
@@ -184,8 +179,8 @@ class FullyShardedDataParallel(EngineSpec):
             "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
             "supported for hybrid strategies'; its hooks take a shard, or the whole gradient",
         ),
-        "fsdp1:summon_gradients & fsdp1:flat_params": Exclusion(
-            "summon_full_params(with_grads=True) of flat parameters",
+        "fsdp1:summon_*gradients|op:overflow & fsdp1:flat_params": Exclusion(
+            "summon_full_params(with_grads=True) of flat parameters, in which gradients are whole",
             f"{_SUMMON}: 'only supported when passing use_orig_params=True to the FSDP "
             "constructor'",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -24,6 +25,10 @@ STATE_OPTIONS = {
 }
 """What a case has that asks for a state with options."""
 _DOC = "torch/distributed/checkpoint/state_dict.py, StateDictOptions"
+_STAGERS: tuple[tuple[op.Stager | None, int], ...] = (
+    (None, 4),
+    *((stager, 1) for stager in get_args(op.Stager)),
+)
 
 
 def is_of_rank0(options: Sequence[op.StateOption]) -> bool:
@@ -80,11 +85,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     ``asynchronous`` is ``async_save``, which "first de-stages the state_dict on to the staging
     storage", so that training may go on at once, "and then calls the `save` in a separate thread".
-    It gets a process group of its own: collectives of two threads in one group would mix.
+    It gets a process group of its own: collectives of two threads in one group would mix. Its
+    planner writes nothing before somebody waits for it, so that training has always gone on; with
+    a ``stager`` another part of torch makes the copies.
     """
 
     via: op.Via = "dcp"
     asynchronous: bool = False
+    stager: op.Stager | None = None
     options: tuple[op.StateOption, ...] = ()
 
     lane = "state"
@@ -96,6 +104,10 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         "op:save_get_state_dict": "what get_state_dict returns",
         "op:save_state_dict": "copies of state dicts",
         "op:save_before_step": "a state that is asked for by name before the first step",
+        "op:stager_blocking": "an asynchronous save with a BlockingAsyncStager",
+        "op:stager_writer": "an asynchronous save that its FileSystemWriter stages",
+        "op:stager_shared": "an asynchronous save staged in shared memory",
+        "op:stager_background": "an asynchronous save that a thread stages",
         **STATE_OPTIONS,
     }
     choices = (op.Choice("save_load", 22, 1, needs=("several_steps",), new=True, of_stages=True),)
@@ -126,6 +138,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         on_disk = self.via in op.ON_DISK
         if self.asynchronous and (not on_disk or at.case.mesh.saves_in_slices):
             yield ("only a checkpoint of all ranks is saved asynchronously", "save synchronously")
+        if self.stager and not self.asynchronous:
+            yield "nothing is staged for a save that is waited for", "save asynchronously"
 
     def _option_misfits(self, at: op.Checker) -> op.Reasons:
         yield from option_misfits(self.options, at)
@@ -169,6 +183,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @override
     def statement(self, index: int, *losses: int) -> str:
         waits = ", asynchronous=True" if self.asynchronous else ""
+        waits += f", stager={self.stager!r}" if self.stager else ""
         given = f", options={self.options}" if self.options else ""
         return f"save_state(via={self.via!r}{waits}{given})"
 
@@ -178,10 +193,12 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         yield from option_features(self.options)
         if self.via in op.BY_NAME and not at.steps:
             yield "op:save_before_step"
+        if self.stager:
+            yield f"op:stager_{self.stager}"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.save(self.via, self.options, asynchronous=self.asynchronous)
+        return scope.states.save(self)
 
     @classmethod
     @override
@@ -204,20 +221,23 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         late = [*saved] if then is saved and tape.chance(50) else []
         del saved[: len(late)]
         saved.append(save)
-        then += (ops.waiting_for_save(),) if save.asynchronous else ()
         assign = tape.chance(60) and not run.case.pipelining.replicates
         assign &= save.via in ("dcp", "state_dict")
         lost: op.Lost | None = None
         if tape.chance(85):
-            lost = "rebuild" if tape.chance(85 if save.reshards else 50) else "zero"
+            often = 85 if save.reshards and not save.asynchronous else 50
+            lost = "rebuild" if tape.chance(often) else "zero"
         moves = save.reshards and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
         evaluations = (run.microbatches or 1) * (not run.in_order and tape.chance(25))
         restored = ops.restoring(lost, assign=assign, mesh=mesh, evaluations=evaluations)
+        if save.asynchronous:  # what is lost in the meantime has been copied
+            after = 1 if lost and tape.chance(75) else 0
+            restored = (*restored[:after], ops.waiting_for_save(), *restored[after:])
         if mesh and tape.chance(85):  # and back: replicas become shards, too
             case = run.case
             home = next(axes for axes in case.mesh.shapes if case.on(axes) == case)
-            again = replace(save, asynchronous=False)
+            again = replace(save, asynchronous=False, stager=None)
             restored += (again, *ops.restoring("rebuild", mesh=home))
         then += (*restored, *late)
 
@@ -231,9 +251,10 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         """Draw a save by functions of ``torch.distributed.checkpoint``."""
         tape = run.tape
         via: op.Via = tape.weighted((("dcp", 6), ("get_state_dict", 3), ("stateful", 2)))
-        asynchronous = via != "get_state_dict" and tape.chance(40)
+        asynchronous = via != "get_state_dict" and tape.chance(55)
+        stager = tape.weighted(_STAGERS) if asynchronous else None
         if via == "stateful" or tape.chance(40):
-            return cls(via=via, asynchronous=asynchronous)
+            return cls(via=via, asynchronous=asynchronous, stager=stager)
         options = [*draw_options(run)]
         if tape.chance(40):
             options.append("flatten_optimizer_state_dict")
@@ -241,14 +262,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             options.append("broadcast_from_rank0")
         if "ignore_frozen_params" in options or tape.chance(20):
             options.append("not_strict")
-        return cls(via=via, asynchronous=asynchronous, options=tuple(options))
+        return cls(via=via, asynchronous=asynchronous, stager=stager, options=tuple(options))
 
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         if run.tape.chance(30):
             return (cls(via="state_dict"),)
-        return (replace(cls._drawn_by_torch(run), asynchronous=False),)
+        return (replace(cls._drawn_by_torch(run), asynchronous=False, stager=None),)
 
 
 class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
@@ -271,7 +292,7 @@ class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.unless_reference([self.says])
+        return scope.unless_reference(["planner.gone_on.set()", self.says])
 
 
 class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):

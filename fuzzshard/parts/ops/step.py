@@ -39,7 +39,11 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return [*scope.case.optimizer.step_lines(), *scope.after_step_lines()]
+        return [
+            *scope.before_step_lines(),
+            *scope.case.optimizer.step_lines(),
+            *scope.after_step_lines(),
+        ]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:

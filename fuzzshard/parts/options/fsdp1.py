@@ -18,6 +18,10 @@ from fuzzshard.parts.option import (
 )
 from fuzzshard.parts.options.precision import Precision
 
+Summoned = Literal[
+    "written", "discarded", "on_host", "first_rank", "root", "gradients", "discarded_gradients"
+]
+
 
 class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units."""
@@ -35,15 +39,18 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     debug: Literal["off", "detail"] = "off"
     initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
     hook: Literal["torch", "average"] | None = None
-    summon: (
-        Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
-    ) = None
+    summon: Summoned | None = None
     device_mesh: bool = False
 
     @property
     def is_hybrid(self) -> bool:
         """Whether it shards over one axis of two."""
         return self.strategy.startswith("hybrid")
+
+    @property
+    def summons_gradients(self) -> bool:
+        """Whether gradients are summoned with their parameters."""
+        return self.summon in ("gradients", "discarded_gradients")
 
     @property
     def takes_mesh(self) -> bool:
@@ -300,7 +307,8 @@ class Hook(FSDP1Option):
 class Summon(FSDP1Option):
     """What happens in ``summon_full_params`` after every step: full parameters are doubled and
     shards halved; or they are zeroed with ``writeback=False``; or they are read on the host, on
-    the first rank, with gradients, or in the root's unit alone.
+    the first rank, or in the root's unit alone. With gradients the same happens to both, before
+    every step, which shows it.
     """
 
     name, place, further = "summon", 9, True
@@ -309,7 +317,8 @@ class Summon(FSDP1Option):
         "fsdp1:summon_discarded": "full parameters are changed with writeback=False",
         "fsdp1:summon_on_host": "full parameters are read on the host",
         "fsdp1:summon_first_rank": "full parameters are read on the first rank",
-        "fsdp1:summon_gradients": "full parameters are read with their gradients",
+        "fsdp1:summon_gradients": "full gradients are changed with their parameters",
+        "fsdp1:summon_discarded_gradients": "the same with writeback=False",
         "fsdp1:summon_root": "the full parameters of the root's unit alone are read",
     }
 
@@ -321,9 +330,9 @@ class Summon(FSDP1Option):
         gradients = case.fsdp1.use_orig_params and case.dtype == "float32"
         drawn: str | None = drawing.tape.weighted(
             (
-                *((None, 6), ("written", 3), ("root", 2), ("first_rank", 2)),
-                ("discarded", 8 if shards(case) else 1),  # nothing is changed where it is whole
-                *((("gradients", 3),) if gradients else ()),
+                *((None, 4), ("written", 3), ("root", 2), ("first_rank", 2)),
+                ("discarded", 5 if shards(case) else 1),  # nothing is changed where it is whole
+                *((("gradients", 24), ("discarded_gradients", 8)) if gradients else ()),
                 *((("on_host", 2),) if drawing.cuda and shards(case) else ()),
             )
         )

@@ -97,10 +97,14 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return f"torch.optim.lr_scheduler.{called}" if called else ""
 
     @property
-    def scaler(self) -> str:
-        """The expression of what scales losses, or nothing."""
-        scale = self.grad_scaler and _SCALES[self.grad_scaler]
-        return f"torch.amp.GradScaler(device, init_scale={scale})" if scale else ""
+    def scaler(self) -> list[str]:
+        """The arguments of what scales losses, or none."""
+        return ["device", f"init_scale={_SCALES[self.grad_scaler]}"] if self.grad_scaler else []
+
+    @property
+    def beside_states(self) -> tuple[str, ...]:
+        """The variables of what has a state to save beside the optimizers."""
+        return ("scheduler",) * bool(self.lr_scheduler) + ("scaler",) * bool(self.grad_scaler)
 
     def step_lines(self) -> list[str]:
         """Return the statements of a step."""
@@ -496,7 +500,7 @@ class GradScaler(OptimizerOption):
     """
 
     name, place = "grad_scaler", 100
-    extension = Choice("grad_scaler", 12, 102, needs=("several_steps",))
+    extension = Choice("grad_scaler", 10, 102, needs=("several_steps",))
     meanings = {
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
         "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",

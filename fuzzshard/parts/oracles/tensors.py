@@ -178,6 +178,29 @@ class OptimizerState(oracle.StateOracle):
             super().record(seen, index, look)
 
 
+class Scale(oracle.TensorOracle):
+    """What a ``GradScaler`` scales losses with, after a step and a load.
+
+    It cannot see how soon that grows; unscaled gradients depend on it where they overflow alone.
+    """
+
+    name = "scale"
+    place = 117
+    looks = ("trained",)
+    what = "scale of the losses"
+    thing = "The scale of the losses"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        scale = seen.scale
+        return [] if scale is None else [(self.name, scale)]
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> dict[str, str]:
+        scales = watch.case.optimizer.scaler
+        return {self.name: "torch.tensor(scaler.get_scale())"} if scales else {}
+
+
 class StateDict(oracle.TensorOracle):
     """Every tensor of a state dict, where it is taken.
 
