@@ -109,9 +109,9 @@ class EngineScript:
         """Return its own way to clip the norm of all gradients, if it has one."""
         return ""
 
-    def with_gradients(self, case: Case, called: str, lines: list[str]) -> list[str]:
-        """Run ``lines`` where gradients are whole, or DTensors."""
-        return lines
+    def overflow_lines(self, case: Case, called: str, parameters: str, which: int) -> list[str]:
+        """Make one element of a gradient infinite."""
+        return [f"overflow({parameters}, {which})"]
 
     def before_step_lines(self, case: Case, called: str) -> list[str]:
         """Return what a case does before every step."""

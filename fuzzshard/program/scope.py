@@ -540,6 +540,12 @@ class Scope:
             return self.for_wrapper([f"norm = {own}", *checked], plain)
         return plain
 
+    def overflow_lines(self, which: int) -> list[str]:
+        """Make one element of a gradient infinite, by its number among the gradients."""
+        told = self.case, self.called, self.trained, which
+        own, plain = (each.overflow_lines(*told) for each in (self.script, EngineScript()))
+        return self.for_wrapper(own, plain)
+
     def before_step_lines(self) -> list[str]:
         """Do what a case does with the gradients of units."""
         return self.for_wrapper(self.script.before_step_lines(self.case, self.called), [])

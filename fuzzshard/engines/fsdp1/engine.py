@@ -137,15 +137,16 @@ class FSDP1(NoSyncEngine):
         }
         self.fsdp = cast(FullyShardedDataParallel, super().parallelize(model))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
-        self.slices = {
-            plain_name(join(names[info.module], info.param_name)): found
+        found = {
+            plain_name(join(names[info.module], info.param_name)): piece
             for unit in units
             if unit._handle is not None
-            for info, found in zip(
+            for info, piece in zip(
                 unit._handle.flat_param._param_infos, _slices(unit._handle), strict=True
             )
         }
-        assert self.slices.keys() == self.inferred.parameters.keys()
+        assert found.keys() == self.inferred.parameters.keys()
+        self.slices = {fqn: found[fqn] for fqn in self.inferred.parameters}  # not unit by unit
         return self.fsdp
 
     @override

@@ -231,12 +231,15 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         return f"ShardedGradScaler({', '.join(arguments)}, process_group={_group(names)})"
 
     @override
-    def with_gradients(self, case: Case, called: str, lines: list[str]) -> list[str]:
-        """Summon them; those of a case in float64 come into a buffer of the default dtype
-        (_flat_param.py, ``unshard_grad``).
+    def overflow_lines(self, case: Case, called: str, parameters: str, which: int) -> list[str]:
+        """Summon gradients, with which frozen parameters have some too; those of a case in float64
+        come into a buffer of the default dtype (_flat_param.py, ``unshard_grad``).
         """
-        call = f"FullyShardedDataParallel.summon_full_params({called}, with_grads=True)"
-        lines = [f"with {call}:", *indented(lines)]
+        trained = f"[p for p in {parameters} if p.requires_grad]"
+        lines = [
+            f"with FullyShardedDataParallel.summon_full_params({called}, with_grads=True):",
+            f"    overflow({trained}, {which})",
+        ]
         if case.dtype != "float64":
             return lines
         default = "torch.set_default_dtype(torch.{})".format

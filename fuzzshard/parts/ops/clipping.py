@@ -194,9 +194,7 @@ class Overflow(op.Op, tag="overflow", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        lines = [f"overflow({scope.trained}, {self.which})"]
-        own = scope.script.with_gradients(scope.case, scope.called, lines)
-        return scope.for_wrapper(own, lines)
+        return scope.overflow_lines(self.which)
 
     @classmethod
     @override

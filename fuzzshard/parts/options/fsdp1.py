@@ -332,7 +332,7 @@ class Summon(FSDP1Option):
             (
                 *((None, 4), ("written", 3), ("root", 2), ("first_rank", 2)),
                 ("discarded", 5 if shards(case) else 1),  # nothing is changed where it is whole
-                *((("gradients", 24), ("discarded_gradients", 8)) if gradients else ()),
+                *((("gradients", 36), ("discarded_gradients", 8)) if gradients else ()),
                 *((("on_host", 2),) if drawing.cuda and shards(case) else ()),
             )
         )

@@ -500,7 +500,7 @@ class GradScaler(OptimizerOption):
     """
 
     name, place = "grad_scaler", 100
-    extension = Choice("grad_scaler", 10, 102, needs=("several_steps",))
+    extension = Choice("grad_scaler", 12, 102, needs=("several_steps",))
     meanings = {
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
         "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",
