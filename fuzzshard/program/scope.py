@@ -487,6 +487,10 @@ class Scope:
             if len(line) > LONG:
                 lines.append(f"given = {arguments[0]}")
                 line = f"{name} = {script.optimizer_call(kind, ['given', *options], self.names)}"
+            rate = f"torch.tensor({spec.lr}, dtype=torch.float64)"
+            if len(line) > LONG and rate in line:
+                lines.append(f"rate = {rate}")
+                line = line.replace(rate, "rate")
             lines.append(line)
         if scaler := self.case.optimizer.scaler:
             lines.append(f"scaler = {script.scaler_call(scaler, self.names)}")
