@@ -56,6 +56,8 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     ]
     always = [option for option in drawn if option.in_every_case]
     case = replace(case, ddp=DDP(**{o.name: o.draw(tape, seen) for o in always}))
+    if case.ddp.buffers != "local" and tape.chance(50):  # DDP copies buffers when it is made, too
+        case = replace(case, ddp=replace(case.ddp, initial="first_rank"))
     seen = Replicated(case, seen.by_replicate)
     several = "ddp_options" in swarm or case.schedule != even.schedule
     if several or tape.chance(_ONE):
