@@ -146,7 +146,7 @@ def draw_case(
     case = without_kernels(case) if cuda else case  # of an engine that has joined
     late = _with_late_loss(case, allowed, given, cuda=cuda)
     case = case if late is case else that_run(late, late.engines)
-    told = for_settings.within(ddp, for_settings, allowed, case)
+    told = for_settings.within(ddp, for_settings, allowed, case, uneven=not given.schedule)
     case = case if told == case else that_run(told, told.engines)
     return case if ranks else replace(case, mesh=made(for_settings, case.mesh))
 

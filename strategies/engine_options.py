@@ -36,8 +36,9 @@ _ENDING_APART = 12
 """Percent of the cases that DDP runs and that have a step."""
 
 
-def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
-    """Return the finished ``case`` with options of DDP, if that is one of its engines.
+def ddp(tape: Tape, swarm: Swarm, case: Case, *, uneven: bool = True) -> Case:
+    """Return the finished ``case`` with options of DDP, if that is one of its engines, and maybe
+    with ``uneven`` iterations.
 
     What DDP does with buffers, no other engine does: where there are any, none is judged then.
     """
@@ -46,7 +47,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     ]
     if not ours:
         return case
-    even, case = case, _ending_apart(tape, case, ours)
+    even, case = case, _ending_apart(tape, case, ours) if uneven else case
     ours = [spec for spec in ours if spec.name in case.engines]
     seen = Replicated(case, by_replicate=not any(spec.wrapper for spec in ours))
     drawn = [

@@ -39,7 +39,7 @@ def input_specs(case: Case, target: str) -> Sequence[TensorSpec]:
 
 def used_batches(case: Case) -> tuple[int, ...]:
     """Return the numbers of the batches that forwards use, in order of first use."""
-    return tuple(dict.fromkeys(op.call.batch for op in case.schedule if op.call))
+    return tuple(dict.fromkeys(op.begins.batch for op in case.schedule if op.begins))
 
 
 def all_rows(case: Case) -> frozenset[int]:

@@ -90,7 +90,8 @@ def with_first_uses(case: Case) -> Case:
     return replace(
         case,
         schedule=tuple(
-            replace(op, batch=numbers[op.call.batch]) if op.call else op for op in case.schedule
+            replace(op, batch=numbers[op.begins.batch]) if op.begins else op
+            for op in case.schedule
         ),
         inputs=replace(case.inputs, rank_batches=rows),
     )
