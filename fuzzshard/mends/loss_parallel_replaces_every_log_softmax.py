@@ -7,7 +7,8 @@ done its work. A backward of a model goes on within the context, so a ``log_soft
 whose result goes to no cross entropy, passes that gradient on: gradients of all that comes before
 it are wrong, and nothing says so. A cross entropy within the model, of classes that are not
 sharded, raises ``ValueError: loss_parallel() requires exactly one mesh dim to shard tensor
-dimension 1``; so does a recomputation of either.
+dimension 1``; so does a recomputation of either. A recomputation of a ``log_softmax`` of sharded
+classes is like one of the loss: what tells them apart is where the gradient comes from.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -72,8 +73,14 @@ EDITS = (
                 backward = "backward" in str(op)
                 x = args[1] if backward else args[0]
                 dim = args[2 if backward else 1] if "softmax" in str(op) else min(1, x.ndim - 1)
-                if any(placement.is_shard(dim % x.ndim) for placement in x.placements):
-                    return handler(op_call, args, kwargs)
+                sharded = any(placement.is_shard(dim % x.ndim) for placement in x.placements)
+                if "log_softmax_backward" in str(op):
+                    sharded = sharded and hasattr(args[0], "of_cross_entropy")
+                if sharded:
+                    result = handler(op_call, args, kwargs)
+                    if "nll_loss" in str(op) and backward:
+                        result.of_cross_entropy = True
+                    return result
                 del handlers[op]
                 try:
                     return op(*args, **kwargs)
