@@ -75,11 +75,8 @@ def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
     if spec.summon is None:
         return []
     call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMONED[spec.summon]})"
-    changes, discards = (
-        spec.summon not in ("on_host", "first_rank", "root"),
-        spec.summon.startswith("discarded"),
-    )
-    if not changes or (discards and not shards):
+    discards = spec.summon.startswith("discarded")
+    if spec.summon in ("on_host", "first_rank", "root") or (discards and not shards):
         return [f"with {call}:", "    pass"]
     scaled = functools.partial(_scaled, fsdp, gradients=spec.summons_gradients)
     lines = [f"with {call}, torch.no_grad():", *indented(scaled(0 if discards else 2))]

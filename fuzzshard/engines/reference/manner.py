@@ -33,8 +33,8 @@ class Manner:
     of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
     parameters that the optimizer makes a state of before an op. ``averages_again``: a backward
     averages all that ``.grad`` holds. ``in_half``: the parameters whose gradients are averaged in
-    float16. ``apart``: the gradients that a backward averages after
-    those that waited for it, and not with them.
+    float16. ``apart``: the gradients that a backward averages after those that waited for it, and
+    not with them.
     """
 
     joins_inputs: bool = False

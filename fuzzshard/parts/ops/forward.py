@@ -24,8 +24,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
 
     ``autocast`` "should wrap only the forward pass(es) of your network, including the loss
     computation(s)" (torch/amp/autocast_mode.py). It casts float32 alone. With ``copies_saved`` the
-    backward gets copies of what the forward saves for it, as where activations are offloaded
-    ("packing hooks", ``torch.autograd.graph.saved_tensors_hooks``).
+    backward gets copies of what the forward saves for it, as where activations are offloaded ("a
+    pair of pack / unpack hooks for saved tensors", ``torch.autograd.graph.saved_tensors_hooks``).
     """
 
     batch: int = 0
