@@ -4,9 +4,13 @@
 ``found_inf`` to the device of each gradient with ``non_blocking=True``. That is safe from one
 accelerator to another. For gradients on the host the copy goes to pinned memory and nothing waits
 for it: ``unscale_`` multiplies by what that memory held before, and a copy of ``found_inf`` that
-arrives late overwrites an overflow that was found. So parameters are wrong or a step with infinite
-gradients is taken, depending on how busy the device is. A copy to the host must be waited for.
+arrives late overwrites an overflow that was found. The fused Adam and Adagrad copy the scale and
+``found_inf`` to the device of their parameters in the same way (torch/optim/adam.py); SGD waits.
+So parameters are wrong or a step with infinite gradients is taken, depending on how busy the device
+is. A copy to the host must be waited for.
 """
+
+from itertools import product
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
@@ -60,5 +64,13 @@ EDITS = (
         blocks = device.type == "cpu"
         retval = self.master.to(device=device, non_blocking=not blocks, copy=True)
         """,
+    ),
+    *(
+        Edit(
+            f"torch.optim.{name}:_fused_{name}",
+            f"device, {value}.to(device, non_blocking=True)",
+            f'device, {value}.to(device, non_blocking=device.type != "cpu")',
+        )
+        for name, value in product(("adam", "adagrad"), ("grad_scale", "found_inf"))
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from fuzzshard.analysis.arrivals import ignored_modules
 from fuzzshard.analysis.dtypes import has_precision
@@ -66,11 +66,11 @@ class Writer:
             *verdict(self.scope),
             *_END,
         ]
-        sources = self._sources()
-        uses = called("\n".join([*functions, *main]), sources)
+        sources, start = self._sources(), self._start()
+        uses = called("\n".join([*functions, *start, *main]), sources)
         parts = [model_source(self.case), *(sources[name] for name in uses)]
         parts = [*(part.strip() for part in parts if part), *functions]
-        return "\n\n\n".join([*parts, "\n".join([*self._start(uses), *main])])
+        return "\n\n\n".join([*parts, "\n".join([*start, *_named(uses), *main])])
 
     def _alone(self) -> list[str]:
         """Train the engine's model."""
@@ -156,8 +156,8 @@ class Writer:
             f"{variables} = make_model({', '.join(told)})",
         ]
 
-    def _start(self, uses: Collection[str]) -> list[str]:
-        """Make the mesh, which joins the process group, and name tensors as the plain model."""
+    def _start(self) -> list[str]:
+        """Make the mesh, which joins the process group."""
         case, names = self.case, self.scope.names
         lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
         if self.assertion.kind == "desync":
@@ -167,12 +167,15 @@ class Writer:
                 'if device == "cuda":',
                 "    torch.cuda.set_device(dist.get_rank())",
             ]
-        lines += [names.make(), *names.slices(), *self.scope.script.start_lines(case)]
-        if "names" in uses:
-            lines.append("names = [name for name, _ in Model().named_parameters()]")
-        if "buffer_names" in uses:
-            lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
-        return lines
+        return [*lines, names.make(), *names.slices(), *self.scope.script.start_lines(case)]
+
+
+def _named(uses: Collection[str]) -> Iterator[str]:
+    """Name tensors as the plain model does."""
+    if "names" in uses:
+        yield "names = [name for name, _ in Model().named_parameters()]"
+    if "buffer_names" in uses:
+        yield "buffer_names = [name for name, _ in Model().named_buffers()]"
 
 
 def _check_reference(case: Case, assertion: Assertion) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from cases import ROOT, chain, groups, make_case
 from msgspec.structs import replace
 from small_cases import EVERYTHING, SMALL
 
-from fuzzshard.case.case import Mesh, Optimizer
+from fuzzshard.case.case import WAYS, Mesh, Optimizer
 from fuzzshard.case.graph import Alias
 from fuzzshard.case.options import DDP
 from fuzzshard.errors import UsageError
@@ -92,6 +93,20 @@ def test_a_script_imports_torch_and_the_standard_library_only() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {n.partition(".")[0] for n in names} <= {"torch", *sys.stdlib_module_names}
+
+
+def test_scripts_define_every_name_that_they_use() -> None:
+    meshes = [Mesh(replicate=2, shard=2, made=way) for way in WAYS]
+    on_meshes = [script(replace(SMALL, mesh=mesh)) for mesh in meshes]
+    for text in (*on_meshes, *texts(6, 30)):
+        nodes = [*ast.walk(ast.parse(text))]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+        bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        defined = (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)
+        bound |= {node.name for node in nodes if isinstance(node, defined)}
+        assert {node.id for node in names} <= bound | {*dir(builtins)}
 
 
 @pytest.mark.slow
