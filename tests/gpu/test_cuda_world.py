@@ -45,12 +45,7 @@ KNOWN = {
     "wrap: a module in no group": ("lists_mix_meshes",),
 }
 """The mends of what stock torch does wrong on CUDA, now and then."""
-EXAMPLES_FOR_CUDA = (
-    "scale_is_read_before_it_arrives",
-    "buffer_of_unused_gather_is_reused",
-    "prefetch_reads_before_optimizer",
-    "offloaded_parameters_change_while_copied",
-)
+EXAMPLES_FOR_CUDA = [slug for slug, mend in own_mends().items() if "cuda" in mend.example]
 
 
 def _passes_dataclass(case: Case) -> bool:
