@@ -16,11 +16,11 @@ Worlds = int | Literal["auto"]
 RanksOf = Literal["world", "mesh"]
 """What says how many ranks a world has: itself, or the mesh of a model of the user's own."""
 
-WORLDS_PER_DEVICE_SET = 4
+WORLDS_PER_DEVICE_SET = 8
 """How many worlds ``auto`` puts on the same CUDA devices.
 
-On four H200s worlds of two ranks did 6.1 cases/s in one world, 15.0 in four, 19.6 in eight (four
-on each pair) and 20.2 in sixteen (note 0023).
+On two H200s worlds of two ranks did 1.46 cases/s in one world, 3.72 in four and 5.72 in eight (note
+0023).
 """
 
 RANKS_PER_CORE = 16
