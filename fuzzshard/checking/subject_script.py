@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from string import Template
 
-from fuzzshard.model.statements import comment, indented
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.statements import comment, indented
 from fuzzshard.program import helpers
 from fuzzshard.program.imports import import_block
 from fuzzshard.subject.functions import STEPS

@@ -17,7 +17,7 @@ from typing_extensions import override
 from fuzzshard.analysis.dtypes import roundings
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.model.statements import seed_of
+from fuzzshard.parts.statements import seed_of
 from fuzzshard.program.run import execute
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]

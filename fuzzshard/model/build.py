@@ -21,8 +21,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.expressions import MODEL_CLASS
 from fuzzshard.model.source import model_source
-from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_values
+from fuzzshard.parts.statements import seed_of
 
 MODULE_PREFIX = "fuzzshard_model_"
 """How the modules are named that generated models are defined in."""

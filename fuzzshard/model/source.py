@@ -30,7 +30,7 @@ from fuzzshard.model.expressions import (
     output_class,
     result_expression,
 )
-from fuzzshard.model.statements import made_lines
+from fuzzshard.parts.statements import made_lines
 
 
 class _BlockSource:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from fuzzshard.model.statements import seed_of
+from fuzzshard.parts.statements import seed_of
 
 Distribution = Literal["gaussian", "dyadic", "apart"]
 

@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from fuzzshard.model.statements import at
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.statements import at
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
@@ -110,16 +110,12 @@ class EngineScript:
         return ""
 
     def overflow_lines(self, case: Case, called: str, parameters: str, which: int) -> list[str]:
-        """Make one element of a gradient infinite."""
-        return [f"overflow({parameters}, {which})"]
-
-    def before_step_lines(self, case: Case, called: str) -> list[str]:
-        """Return what a case does before every step."""
+        """Return its own way to make one element of a gradient infinite, if it has one."""
         return []
 
-    def after_step_lines(self, case: Case, called: str) -> list[str]:
-        """Return what a case does after every step."""
-        return []
+    def beside_step(self, case: Case, called: str) -> tuple[list[str], list[str]]:
+        """Return what a case does before every step, and after it."""
+        return [], []
 
     def schedule_lines(self, case: Case, count: int) -> list[str]:
         """Assign to ``schedule`` what runs ``count`` microbatches at once, each with the loss

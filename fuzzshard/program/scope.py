@@ -22,14 +22,12 @@ from fuzzshard.model.expressions import (
     is_checkpointed_at_call,
     result_expression,
 )
-from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.loss import Term
 from fuzzshard.parts.losses import LOSSES
-from fuzzshard.parts.op import Below, Call, Switch, Taking
-from fuzzshard.parts.ops import TrainUnevenly
-from fuzzshard.parts.options.ddp import JOINED
+from fuzzshard.parts.op import Below, Call, Taking
+from fuzzshard.parts.statements import LONG, at, indented
 from fuzzshard.program.engine_script import EngineScript, engine_script
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import (
@@ -38,10 +36,7 @@ from fuzzshard.program.setup import (
     requires_grad_lines,
 )
 from fuzzshard.program.states import States
-from fuzzshard.program.wrapping import each_wrapped, event_lines, flag_lines, if_wrapped
-
-LONG = 110
-"""Characters of a line after which what it gives is said in lines of its own."""
+from fuzzshard.program.wrapping import each_wrapped, event_lines, if_wrapped
 
 
 @dataclasses.dataclass
@@ -102,6 +97,11 @@ class Scope:
             return [f"{self.at(unit)}._flat_param" for unit in held]
         every = inferred(self.case).parameters
         return [self.at(fqn) for fqn in every if is_within_any(fqn, paths)]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether statements are for the plain model alone."""
+        return self.engine is REFERENCE
 
     def unless_reference(self, lines: list[str]) -> list[str]:
         """Restrict ``lines`` to the engine's model."""
@@ -258,14 +258,14 @@ class Scope:
         """
         if call.target:  # past DDP
             return []
-        ddp, puts_off = self.case.ddp, self.puts_off
-        self.puts_off = not (call.grad and self.now.synced)
-        if puts_off or not (ddp.broadcasts_buffers and updates_buffers(self.case, "")):
-            return []
-        source = ddp.buffers_from(self.case.mesh.data_size, joined=self.joined)
-        return self.either(self._broadcast(str(source)), [])
+        puts_off, self.puts_off = self.puts_off, not (call.grad and self.now.synced)
+        source = self.case.ddp.buffers_from(self.case.mesh.data_size, joined=self.joined)
+        return [] if puts_off else self.either(self.broadcast(str(source)), [])
 
-    def _broadcast(self, source: str) -> list[str]:
+    def broadcast(self, source: str) -> list[str]:
+        """Give all ranks the buffers of one, if DDP does so and forwards change them."""
+        if not (self.case.ddp.broadcasts_buffers and updates_buffers(self.case, "")):
+            return []
         return [
             "for buffer in model.buffers():  # DDP does this by itself",
             f"    dist.broadcast(buffer{self.names.group_argument}, group_src={source})",
@@ -278,63 +278,6 @@ class Scope:
     def average_lines(self, ranks: str) -> list[str]:
         """Average gradients of a plain model over so many ranks; all others have zeros."""
         return [f"average({ranks})"]
-
-    def uneven(self, op: TrainUnevenly, step: list[str]) -> list[str]:
-        """Train in iterations of different numbers on ranks, each with a ``step``."""
-        call, (first, others) = op.begins, op.rounds
-        joined, plain = self._joined(op, step), self._without_join(op, step)
-        self.joined, self.puts_off = True, False
-        return [
-            *self.inputs_of(call),
-            f"rounds = {first} if rank == 0 else {others}",
-            *self.either(plain, joined),
-            f"{self.called}.zero_grad()",
-        ]
-
-    def _joined(self, op: TrainUnevenly, step: list[str]) -> list[str]:
-        """Train as the documentation of ``join()`` says."""
-        trained, called = self.iteration(op.begins), self.called
-        unsynced = [f"with {called}.no_sync():", *indented(trained)] if op.no_sync else []
-        own = self.script.finalize_lines(self.case, called)
-        body = [f"{called}.zero_grad()", *unsynced, *trained, *own, *step]
-        context = self.script.join_text(self.case, called, JOINED[op.division])
-        lines = [f"with {context}:", "    for _ in range(rounds):", *indented(indented(body))]
-        if op.division != "throwing":
-            return lines
-        return [
-            "try:",
-            *indented(lines),
-            "except RuntimeError as error:",
-            '    if "exhausted" not in str(error):',
-            "        raise",
-            "else:",
-            '    raise AssertionError("join() has not said that some ranks have no more inputs")',
-        ]
-
-    def _without_join(self, op: TrainUnevenly, step: list[str]) -> list[str]:
-        """Do the same with a plain model, in as many rounds on all ranks."""
-        (first, others), throws = op.rounds, op.division == "throwing"
-        ranks, zero = self.case.mesh.data_size, f"{self.called}.zero_grad"
-        divisor = str(ranks)  # a hook divides by that in any case
-        if op.division == "effective" and self.case.ddp.hook is None:
-            divisor = f"((i < {first}) + {ranks - 1} * (i < {others}))"
-        broadcasts = self.case.ddp.broadcasts_buffers and updates_buffers(self.case, "")
-        early, last = list[str](), list[str]()
-        if broadcasts:
-            early = self._broadcast(f"{ranks - 1} if i < {others} else 0")
-            early = ["if i:", *indented(early)] if self.puts_off else early
-            last = self._broadcast("0" if first > others else f"{ranks - 1}")
-        body = [
-            *early,
-            "if i < rounds:",
-            *indented([f"{zero}()", *self.iteration(op.begins) * (1 + op.no_sync)]),
-            "else:  # all that this rank contributes is zeros",
-            f"    {zero}(set_to_none=False)",
-            *self.average_lines(divisor),
-            *step,
-        ]
-        rounds = min(op.rounds) if throws else max(op.rounds)
-        return [f"for i in range({rounds}):", *indented(body), *([] if throws else last)]
 
     def loss(self, call: Call, count: int) -> list[str]:
         """Add up the terms of those of ``count`` outputs that the loss of a call is of."""
@@ -367,43 +310,20 @@ class Scope:
         line = f"{loss}.backward({'retain_graph=True' if retains else ''})"
         return [*self.in_context([line]), *self.unless_reference(own)]
 
-    def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
-        """Run a forward that the module at ``target`` ends with an exception, or its backward."""
+    def aborted(self, call: Call, *, in_backward: bool) -> list[str]:
+        """Run a forward that an exception ends, or its backward."""
         body = self.forward(call)
         if in_backward:
             backward = ["before_backward()", *self.in_context(["loss.backward()"])]
             body += ["if loss.requires_grad:", *indented(backward)]
-        return self.interrupted(self.at(target), body, in_backward=in_backward)
+        return body
 
-    def interrupted(self, module: str, body: list[str], *, in_backward: bool) -> list[str]:
-        """Run ``body`` until ``module`` is called, or until the gradient of its output comes, and
-        then what makes the next iteration possible.
+    @property
+    def keeps_hooks(self) -> bool:
+        """Whether hooks on what has accumulated wait until the gradients of the plain model are
+        averaged; ranks see to that themselves.
         """
-        hook = "pre_hook(interrupt)" if not in_backward else "hook(interrupt_backward)"
-        recovery = [f"{self.model}.reset_iter_state()"] if self.shards else []
-        guarded = bool(recovery) and self.shared
-        return [
-            f"handle = {module}.register_forward_{hook}",
-            "try:",
-            *indented(body),
-            "except InterruptedError:",
-            "    pass",
-            "handle.remove()",
-            *if_wrapped(self.model, recovery, guarded=guarded),
-            f"{self.called}.zero_grad()",
-        ]
-
-    def flag_lines(self, switch: Switch) -> list[str]:
-        """Set a flag."""
-        if self.engine.shards_stages(self.case) or not self.shards:
-            return []
-        return flag_lines(self.case, self.model, switch, guarded=self.shared)
-
-    def hook_lines(self, target: str, call: str, function: str, *, is_late: bool) -> list[str]:
-        """Register the hook ``function`` on a parameter, by that ``call`` of a method: on all that
-        has accumulated if it ``is_late``.
-        """
-        return [f"{self.at(target)}.{call}"]
+        return False
 
     def rebuilt(self, mesh: tuple[int, ...]) -> list[str]:
         """Build model and optimizer anew."""
@@ -495,69 +415,6 @@ class Scope:
         if scaler := self.case.optimizer.scaler:
             lines.append(f"scaler = {script.scaler_call(scaler, self.names)}")
         return lines
-
-    def add_param_group_lines(self, target: str, rate: float | None) -> list[str]:
-        """Give the optimizer what is at ``target``, with a learning rate of its own or the usual
-        one.
-        """
-        own, added = "" if rate is None else f'"lr": {rate}', self.within([target])
-        listed, lines = f"[{', '.join(added)}]", list[str]()
-        if len(listed) > LONG:
-            lines, listed = call_lines("added = ", added, "[]"), "added"
-        given = f'"params": {listed}' + (f", {own}" if own else "")
-        return [*lines, f"optimizer.add_param_group({{{given}}})"]
-
-    def in_lists(self, foreach: bool | None) -> str:
-        """Return an argument ``foreach``; the reference goes the other way, so that what either
-        way does wrong itself shows.
-        """
-        if foreach is None:
-            return ""
-        if self.shared:
-            return f", foreach={self.called} is {'not ' if foreach else ''}reference"
-        return f", foreach={foreach is not (self.engine is REFERENCE)}"
-
-    def clip_norm_lines(
-        self, arguments: str, other_way: list[str], *, finite: bool, in_lists: str
-    ) -> list[str]:
-        """Clip by the engine's own method, if it has one, or by ``clip_grad_norm_``, or the
-        ``other_way``; or as torchtitan does for stages, each of which has norms of its own
-        (torchtitan/distributed/utils.py, ``clip_grad_norm_``).
-
-        Gradients that are to be ``finite`` and are not become zeros, on every rank.
-        """
-        told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
-        plain = other_way or [f"norm = torch.nn.utils.clip_grad_norm_({told}{in_lists})"]
-        if self.engine.in_stages:
-            group = 'world_mesh["pp"].get_group()'
-            plain = self.either(
-                plain, [f"norm = clip_grad_norm_of_stages({told}, group={group}{in_lists})"]
-            )
-        zeros = ["norm = None", f"for p in {self.trained}:", "    if p.grad is not None:"]
-        zeros.append("        p.grad.zero_()")
-        if finite:
-            other = ['if "non-finite" not in str(error):', "    raise"]
-            handled = ["except RuntimeError as error:", *indented([*other, *zeros])]
-            plain = ["try:", *indented(plain), *handled]
-        if own := self.script.clip_line(self.called, arguments):
-            checked = ["if not norm.isfinite():", *indented(zeros)] if finite else []
-            return self.for_wrapper([f"norm = {own}", *checked], plain)
-        return plain
-
-    def overflow_lines(self, which: int) -> list[str]:
-        """Make one element of a gradient infinite, by its number among the gradients."""
-        told = self.case, self.called, self.trained, which
-        own, plain = (each.overflow_lines(*told) for each in (self.script, EngineScript()))
-        return self.for_wrapper(own, plain)
-
-    def before_step_lines(self) -> list[str]:
-        """Do what a case does with the gradients of units."""
-        return self.for_wrapper(self.script.before_step_lines(self.case, self.called), [])
-
-    def after_step_lines(self) -> list[str]:
-        """Record an event, and do what a case does with the parameters of units."""
-        lines = self.script.after_step_lines(self.case, self.called)
-        return [*self.event_lines, *self.for_wrapper(lines, [])]
 
     @property
     def event_lines(self) -> list[str]:

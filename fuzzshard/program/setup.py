@@ -8,7 +8,7 @@ from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within, is_within_any
-from fuzzshard.model.statements import assignment, at
+from fuzzshard.parts.statements import assignment, at
 from fuzzshard.program.engine_script import EngineScript
 
 

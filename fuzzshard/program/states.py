@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fuzzshard.analysis.dtypes import grad_dtypes_set
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED
-from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.op import Stager, StateOption, Via
 from fuzzshard.parts.ops.states import SaveState, is_of_rank0
+from fuzzshard.parts.statements import call_lines, indented
 
 if TYPE_CHECKING:
     from fuzzshard.program.scope import Scope

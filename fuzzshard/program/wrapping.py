@@ -10,9 +10,9 @@ from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import REFERENCE, spec_of
-from fuzzshard.parts.op import Below, Switch
+from fuzzshard.parts.op import Below
+from fuzzshard.parts.statements import at, call_lines, indented
 from fuzzshard.program.setup import checkpoint_lines
 
 _STYLES = {
@@ -121,18 +121,6 @@ def _layouts(plan: TensorParallel) -> list[str]:
     if plan.style == "sequence" and plan.local_output:
         arguments.append("use_local_output=True")
     return arguments
-
-
-def flag_lines(case: Case, model: str, switch: Switch, *, guarded: bool) -> list[str]:
-    """Set a flag: all setters of a wrapped module but one go through those below it themselves."""
-    below, call = switch.below, f"set_{switch.flag}({switch.value}"
-    if switch.flag == "is_last_backward":
-        return each_wrapped(case, model, below, lambda m: [f"{m}.{call})"], guarded=guarded)
-    if below.target in wrapped_modules(case):
-        module = at(model, below.target)
-        return if_wrapped(module, [f"{module}.{call}{below.alone})"], guarded=guarded)
-    alone = f"{call}, recurse=False)"
-    return each_wrapped(case, model, below, lambda m: [f"{m}.{alone}"], guarded=guarded)
 
 
 def each_wrapped(

@@ -17,12 +17,12 @@ from fuzzshard.analysis.stages import loss_scale
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
-from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op, Ranks, Taking
 from fuzzshard.parts.ops import grads
 from fuzzshard.parts.ops.set_flag import flags_set
+from fuzzshard.parts.statements import LONG, at, call_lines, indented
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -66,7 +66,7 @@ class Scope(scope.Scope):
             lines.append("torch.set_grad_enabled(True)")
         lines += self.renewed
         lines += ["averaged = None"] * self._averages
-        if self._keeps_hooks:
+        if self.keeps_hooks:
             lines.append("hooks = []  # of the reference, for when its gradients are averaged")
         if self.shared and self.assertion.op is None:
             lines.append("seen = {}")
@@ -250,10 +250,8 @@ class Scope(scope.Scope):
         return self.terms(call, outputs(call.target))
 
     @override
-    def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
-        body = self.iteration(call) if in_backward else [self._call(call)]
-        interrupted = self.interrupted(self.at(target), body, in_backward=in_backward)
-        return [*self.inputs_of(call), *interrupted]
+    def aborted(self, call: Call, *, in_backward: bool) -> list[str]:
+        return self.iteration(call) if in_backward else [self._call(call)]
 
     @override
     def iteration(self, call: Call) -> list[str]:
@@ -317,7 +315,7 @@ class Scope(scope.Scope):
             lines = [*named, f"average({parameters})"]
         else:
             lines = [*named, *self.averaging_lines(average.divisor, parameters)]
-        if self._keeps_hooks:
+        if self.keeps_hooks:
             lines += ["for p, hook in hooks:", "    if p.grad is not None:", "        hook(p)"]
         if self._unmanaged or self.engine.in_stages:
             return lines
@@ -348,16 +346,9 @@ class Scope(scope.Scope):
             return []
         return [fqn for fqn, owner in inferred(self.case).owners.items() if owner is UNMANAGED]
 
-    @override
-    def hook_lines(self, target: str, call: str, function: str, *, is_late: bool) -> list[str]:
-        """Leave the reference's hooks to where its gradients are averaged."""
-        registered = super().hook_lines(target, call, function, is_late=is_late)
-        if not (is_late and self._keeps_hooks):
-            return registered
-        return self.either([f"hooks.append(({self.at(target)}, {function}))"], registered)
-
     @property
-    def _keeps_hooks(self) -> bool:
+    @override
+    def keeps_hooks(self) -> bool:
         hooked = first(self.case, lambda at: at.hooked) < len(self.ops)
         return hooked and any(average.names != () for average in self.averages.values())
 
@@ -371,6 +362,6 @@ def _summed(name: str, terms: Sequence[str]) -> list[str]:
     """Name the sum of these, in one line if that is short enough to read."""
     first, *others = terms
     line = f"{name} = {' + '.join(terms)}"
-    if len(line) <= scope.LONG:
+    if len(line) <= LONG:
         return [line]
     return [f"{name} = {first}", *(f"{name} = {name} + {term}" for term in others)]

@@ -14,8 +14,8 @@ from fuzzshard.analysis.batches import input_specs, rows_of_batch
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.paths import is_within
-from fuzzshard.model.statements import assignment
 from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.statements import assignment
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer.assertion import ROUNDING, Assertion
 

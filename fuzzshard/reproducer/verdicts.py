@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fuzzshard.analysis.dtypes import has_precision
-from fuzzshard.model.statements import indented
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
+from fuzzshard.parts.statements import indented
 from fuzzshard.reproducer.from_finding import made_by_saves
 from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.values import tolerance

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.errors import UsageError
-from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import TensorOracle
+from fuzzshard.parts.statements import at
 
 if TYPE_CHECKING:
     from fuzzshard.reproducer.scope import Scope

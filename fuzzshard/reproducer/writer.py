@@ -10,8 +10,8 @@ from fuzzshard.analysis.dtypes import has_precision
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.model.source import model_source
-from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.statements import indented
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.setup import checkpoint_lines, materialize_lines

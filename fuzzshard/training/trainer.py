@@ -17,11 +17,10 @@ from fuzzshard.analysis.stages import evaluations, loss_scale
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.base import Engine
-from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import APART, named_ids, named_values
-from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op, Taking, names_rank
+from fuzzshard.parts.statements import seed_of
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.observer import Observer
@@ -131,11 +130,6 @@ class Trainer:
         """Statements of the engine are for where this run is."""
         self.engine.scope.now, self.engine.scope.losses = self.at, self.losses
 
-    def take_dtype(self, dtype: Dtype) -> None:
-        """Train on in another dtype, to which the model was cast."""
-        self.engine.take_dtype(dtype)
-        self.feed.batches.clear()
-
     def forget_tensors(self) -> None:
         """Forget the model's tensors, which are others now: what was kept of the old ones says
         nothing about them.
@@ -171,7 +165,7 @@ class Trainer:
             return
         if self.observer is not None:
             self.observer.calls()
-        made = self._iteration(index, op, call, wait=self.delays.at)
+        made = self.iteration(index, op, call, wait=self.delays.at)
         outputs, loss = made["outputs"], made["loss"]
         if self.observer is not None:
             self.observer.computed(index, call.target, outputs, loss)
@@ -179,11 +173,12 @@ class Trainer:
             self.pending.append(loss)
         self.outputs = outputs if index < self._last_parted else []
 
-    def _iteration(self, index: int, op: Op, call: Call, **known: Any) -> dict[str, Any]:
-        """Run the statements of an op that begins a forward."""
+    def iteration(self, index: int, op: Op, call: Call, **known: Any) -> dict[str, Any]:
+        """Run the statements of an op that begins a forward; they wait nowhere unless told."""
         mesh = self.engine.mesh
         _seed_generators(seed_of(self.case.seed, "dropout", index, mesh.rank), mesh.device)
-        known |= {"target": self.engine.call_target(call.target)}
+        known = {"wait": lambda site: None, **known}
+        known["target"] = self.engine.call_target(call.target)
         return self._compute(op.statements(self.engine.scope), call, **known)
 
     def _compute(self, lines: list[str], call: Call, **known: Any) -> dict[str, Any]:
@@ -191,21 +186,6 @@ class Trainer:
         inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(call))}
         known["target_of"] = functools.partial(self.feed.target, call)
         return self.engine.execute(lines, **known, **inputs)
-
-    def abort(self, index: int, op: Op, call: Call) -> None:
-        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
-        says.
-        """
-        engine = self.engine
-        known = {"wait": lambda site: None, "before_backward": engine.before_backward}
-        self._iteration(index, op, call, **known)
-        engine.recover()
-        self.feed.forget(call)
-
-    def train_unevenly(self, index: int, op: Op, call: Call) -> None:
-        """Run iterations and steps of ranks that have inputs of different numbers."""
-        known = {"wait": lambda site: None, "average": self.engine.average}
-        self._iteration(index, op, call, **known, **self.made)
 
     def _loss(self, call: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
         lines = self.engine.scope.loss(call, len(outputs))

@@ -37,9 +37,9 @@ from fuzzshard.corpus.scripts import script_of
 from fuzzshard.corpus.store import saved_script
 from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
-from fuzzshard.model.statements import at, comment
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import TensorType
+from fuzzshard.parts.statements import at, comment
 from fuzzshard.reproducer.assemble import scripts
 from fuzzshard.reproducer.assertion import Assertion
 

@@ -18,10 +18,10 @@ from fuzzshard.engines.nested import map_tensors
 from fuzzshard.model.build import build_model
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.source import model_source
-from fuzzshard.model.statements import MODULUS, seed_of
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
+from fuzzshard.parts.statements import MODULUS, seed_of
 
 CPU = torch.device("cpu")
 

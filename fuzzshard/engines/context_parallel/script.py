@@ -10,7 +10,7 @@ from typing_extensions import override
 from fuzzshard.analysis.dtypes import computed_dtypes
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
-from fuzzshard.model.statements import at
+from fuzzshard.parts.statements import at
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case

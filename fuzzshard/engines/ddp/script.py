@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.model.statements import call_lines
+from fuzzshard.parts.statements import call_lines
 from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing_extensions import override
 from fuzzshard.analysis.experts import beside_others, has_experts, of_experts
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
-from fuzzshard.model.statements import at
 from fuzzshard.parts.ops.set_divide_factor import dividing, factors
+from fuzzshard.parts.statements import at
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup

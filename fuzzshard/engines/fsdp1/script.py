@@ -11,8 +11,8 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.units import ROOT, unit_modules, units
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.model.expressions import class_name, constructor
-from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.options.fsdp1 import shards
+from fuzzshard.parts.statements import at, call_lines, indented
 from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
@@ -243,14 +243,9 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         return [default("float64"), *lines, default("float32")]
 
     @override
-    def before_step_lines(self, case: Case, called: str) -> list[str]:
-        spec = case.fsdp1
-        return _summon_lines(spec, called, shards=shards(case)) if spec.summons_gradients else []
-
-    @override
-    def after_step_lines(self, case: Case, called: str) -> list[str]:
-        spec = case.fsdp1
-        return [] if spec.summons_gradients else _summon_lines(spec, called, shards=shards(case))
+    def beside_step(self, case: Case, called: str) -> tuple[list[str], list[str]]:
+        lines = _summon_lines(case.fsdp1, called, shards=shards(case))
+        return (lines, []) if case.fsdp1.summons_gradients else ([], lines)
 
     @override
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:

@@ -9,10 +9,10 @@ from typing_extensions import override
 from fuzzshard.analysis.communication import words_of
 from fuzzshard.analysis.groups import wrapped_modules
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.options.wrap_group.drawn import DRAW
+from fuzzshard.parts.statements import assignment, at, call_lines
 from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 from fuzzshard.analysis.stages import Stage, passes_dtensors, stages, trains
 from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
-from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.options.pipelining import ScheduleClass
+from fuzzshard.parts.statements import call_lines, indented
 from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fuzzshard.analysis.arrivals import ignored_modules, ignored_parameters
 from fuzzshard.engines.ddp.script import arguments, group, initial_lines
-from fuzzshard.model.statements import at, call_lines
+from fuzzshard.parts.statements import at, call_lines
 from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:

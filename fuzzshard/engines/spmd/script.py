@@ -9,7 +9,7 @@ from typing_extensions import override
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.engines.fully_shard.script import FullyShardScript
-from fuzzshard.model.statements import at, call_lines
+from fuzzshard.parts.statements import at, call_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import place_of
 from fuzzshard.program.wrapping import LAYOUTS, placement

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Never
+from fuzzshard.parts.statements import indented
 
 
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
@@ -83,11 +84,30 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.aborted(self.begins, self.target, in_backward=self.during == "backward")
+        """Run it until the module is called, or until the gradient of its output comes, and then
+        what makes the next iteration possible.
+        """
+        in_backward = self.during == "backward"
+        hook = "hook(interrupt_backward)" if in_backward else "pre_hook(interrupt)"
+        root = op.Below(recurse=False)
+        return [
+            *scope.inputs_of(self.begins),
+            f"handle = {scope.at(self.target)}.register_forward_{hook}",
+            "try:",
+            *indented(scope.aborted(self.begins, in_backward=in_backward)),
+            "except InterruptedError:",
+            "    pass",
+            "handle.remove()",
+            *scope.on_groups(root, lambda module: [f"{module}.reset_iter_state()"]),
+            f"{scope.called}.zero_grad()",
+        ]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.abort(index, self, self.begins)
+        engine, call = trainer.engine, self.begins
+        trainer.iteration(index, self, call, before_backward=engine.before_backward)
+        engine.recover()
+        trainer.feed.forget(call)
 
     @classmethod
     @override

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.statements import LONG, call_lines
 
 KEPT_GROUPS = (
     "a state of an optimizer is kept whose groups change",
@@ -78,7 +79,12 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.add_param_group_lines(self.target, self.rate)
+        rate = "" if self.rate is None else f', "lr": {self.rate}'
+        added = scope.within([self.target])
+        listed, lines = f"[{', '.join(added)}]", list[str]()
+        if len(listed) > LONG:
+            lines, listed = call_lines("added = ", added, "[]"), "added"
+        return [*lines, f'optimizer.add_param_group({{"params": {listed}{rate}}})']
 
     @classmethod
     @override

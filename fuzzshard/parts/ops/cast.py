@@ -72,7 +72,8 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
         super().run(trainer, index)
-        trainer.take_dtype(self.dtype)
+        trainer.engine.take_dtype(self.dtype)
+        trainer.feed.batches.clear()
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

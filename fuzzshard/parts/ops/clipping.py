@@ -9,6 +9,7 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import UNSHARDED, Moment, Never
 from fuzzshard.parts.ops.step import Step
+from fuzzshard.parts.statements import indented
 
 _NORMS: tuple[tuple[float | Literal["inf"], int], ...] = ((2.0, 11), (1.0, 5), ("inf", 4))
 
@@ -74,17 +75,45 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        told, in_lists = f"{self.max_norm}, {self.norm_type!r}", scope.in_lists(self.foreach)
-        return scope.clip_norm_lines(
-            told,
-            self._lines_apart(scope.trained, in_lists) if self.apart else [],
-            finite=self.error_if_nonfinite,
-            in_lists=in_lists,
-        )
+        """Clip by the engine's own method, if it has one, or by torch's functions; stages, each of
+        which has norms of its own, as torchtitan does (torchtitan/distributed/utils.py,
+        ``clip_grad_norm_``). Gradients that are to be finite and are not become zeros, on every
+        rank.
+        """
+        trained, in_lists = scope.trained, self._in_lists(scope)
+        arguments, finite = f"{self.max_norm}, {self.norm_type!r}", self.error_if_nonfinite
+        told = f"{trained}, {arguments}{', error_if_nonfinite=True' * finite}"
+        plain = [f"norm = torch.nn.utils.clip_grad_norm_({told}{in_lists})"]
+        if self.apart:
+            plain = self._lines_apart(trained, in_lists)
+        if scope.engine.in_stages:
+            group = 'world_mesh["pp"].get_group()'
+            of_stages = f"norm = clip_grad_norm_of_stages({told}, group={group}{in_lists})"
+            plain = scope.either(plain, [of_stages])
+        zeros = [f"for p in {trained}:", "    if p.grad is not None:", "        p.grad.zero_()"]
+        zeros = ["norm = None", *zeros]
+        own = scope.script.clip_line(scope.called, arguments)
+        its = [f"norm = {own}"] if own else []
+        if finite:
+            other = ['if "non-finite" not in str(error):', "    raise"]
+            handled = ["except RuntimeError as error:", *indented([*other, *zeros])]
+            plain = ["try:", *indented(plain), *handled]
+            its += ["if not norm.isfinite():", *indented(zeros)] * bool(own)
+        return scope.for_wrapper(its or plain, plain)
+
+    def _in_lists(self, scope: op.Scope) -> str:
+        """Return an argument ``foreach``; the reference goes the other way, so that what either
+        way does wrong itself shows.
+        """
+        if self.foreach is None:
+            return ""
+        if scope.shared:
+            return f", foreach={scope.called} is {'not ' * self.foreach}reference"
+        return f", foreach={self.foreach is not scope.is_reference}"
 
     def _lines_apart(self, trained: str, in_lists: str) -> list[str]:
         """Take the norm of what is ``trained``, and clip with it."""
-        finite = ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
+        finite = ", error_if_nonfinite=True" * self.error_if_nonfinite
         return [
             f"grads = [p.grad for p in {trained} if p.grad is not None]",
             f"norm = torch.nn.utils.get_total_norm(grads, {self.norm_type!r}{finite}{in_lists})",
@@ -194,7 +223,9 @@ class Overflow(op.Op, tag="overflow", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.overflow_lines(self.which)
+        plain = [f"overflow({scope.trained}, {self.which})"]
+        own = scope.script.overflow_lines(scope.case, scope.called, scope.trained, self.which)
+        return scope.for_wrapper(own or plain, plain)
 
     @classmethod
     @override

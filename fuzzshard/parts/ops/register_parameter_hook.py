@@ -95,7 +95,11 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.hook_lines(self.target, self._call, self._function, is_late=self._is_late)
+        parameter = scope.at(self.target)
+        registered = [f"{parameter}.{self._call}"]
+        if not (self._is_late and scope.keeps_hooks):
+            return registered
+        return scope.either([f"hooks.append(({parameter}, {self._function}))"], registered)
 
     @classmethod
     @override

@@ -74,7 +74,15 @@ class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.flag_lines(self.switch)
+        """Say it: all setters of a wrapped module but one go through those below it themselves."""
+        call, goes_below = f"set_{self.flag}({self.value}", self.flag != "is_last_backward"
+        if scope.engine.shards_stages(scope.case):
+            return []
+        if goes_below and self.target in scope.now.modules:
+            below, alone = op.Below(self.target, recurse=False), self.below.alone
+        else:
+            below, alone = self.below, ", recurse=False" * goes_below
+        return scope.on_groups(below, lambda module: [f"{module}.{call}{alone})"])
 
     @classmethod
     @override

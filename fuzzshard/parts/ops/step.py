@@ -39,10 +39,12 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
+        before, after = scope.script.beside_step(scope.case, scope.called)
         return [
-            *scope.before_step_lines(),
+            *scope.for_wrapper(before, []),
             *scope.case.optimizer.step_lines(),
-            *scope.after_step_lines(),
+            *scope.event_lines,
+            *scope.for_wrapper(after, []),
         ]
 
     @override

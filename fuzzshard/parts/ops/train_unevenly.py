@@ -10,6 +10,8 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.ops.backward import Backward
 from fuzzshard.parts.ops.step import Step
+from fuzzshard.parts.options.ddp import JOINED
+from fuzzshard.parts.statements import indented
 
 Division = Literal["initial", "effective", "throwing"]
 
@@ -114,11 +116,63 @@ class TrainUnevenly(op.Op, tag="train_unevenly", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.uneven(self, Step().statements(scope))
+        (first, others), step = self.rounds, Step().statements(scope)
+        joined, plain = self._joined(scope, step), self._without_join(scope, step)
+        scope.joined, scope.puts_off = True, False
+        return [
+            *scope.inputs_of(self.begins),
+            f"rounds = {first} if rank == 0 else {others}",
+            *scope.either(plain, joined),
+            f"{scope.called}.zero_grad()",
+        ]
+
+    def _joined(self, scope: op.Scope, step: list[str]) -> list[str]:
+        """Train as the documentation of ``join()`` says, each time with that ``step``."""
+        trained, called = scope.iteration(self.begins), scope.called
+        unsynced = [f"with {called}.no_sync():", *indented(trained)] if self.no_sync else []
+        own = scope.script.finalize_lines(scope.case, called)
+        body = [f"{called}.zero_grad()", *unsynced, *trained, *own, *step]
+        context = scope.script.join_text(scope.case, called, JOINED[self.division])
+        lines = [f"with {context}:", "    for _ in range(rounds):", *indented(indented(body))]
+        if self.division != "throwing":
+            return lines
+        return [
+            "try:",
+            *indented(lines),
+            "except RuntimeError as error:",
+            '    if "exhausted" not in str(error):',
+            "        raise",
+            "else:",
+            '    raise AssertionError("join() has not said that some ranks have no more inputs")',
+        ]
+
+    def _without_join(self, scope: op.Scope, step: list[str]) -> list[str]:
+        """Do the same with a plain model, in as many rounds on all ranks."""
+        (first, others), throws = self.rounds, self.division == "throwing"
+        ranks, zero = scope.case.mesh.data_size, f"{scope.called}.zero_grad"
+        divisor = str(ranks)  # a hook divides by that in any case
+        if self.division == "effective" and scope.case.ddp.hook is None:
+            divisor = f"((i < {first}) + {ranks - 1} * (i < {others}))"
+        early = scope.broadcast(f"{ranks - 1} if i < {others} else 0")
+        if early and scope.puts_off:
+            early = ["if i:", *indented(early)]
+        last = scope.broadcast("0" if first > others else f"{ranks - 1}")
+        body = [
+            *early,
+            "if i < rounds:",
+            *indented([f"{zero}()", *scope.iteration(self.begins) * (1 + self.no_sync)]),
+            "else:  # all that this rank contributes is zeros",
+            f"    {zero}(set_to_none=False)",
+            *scope.average_lines(divisor),
+            *step,
+        ]
+        rounds = min(self.rounds) if throws else max(self.rounds)
+        return [f"for i in range({rounds}):", *indented(body), *([] if throws else last)]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.train_unevenly(index, self, self.begins)
+        average = trainer.engine.average
+        trainer.iteration(index, self, self.begins, average=average, **trainer.made)
 
     @classmethod
     def after(cls, before: Sequence[op.Op], tape: op.Tape) -> Self:

@@ -8,6 +8,8 @@ import pprint
 from fuzzshard.parts.names import check_path
 from fuzzshard.printable import printable
 
+LONG = 110
+"""Characters of a line after which what it gives is said in lines of its own."""
 _WIDTH = 105
 
 
