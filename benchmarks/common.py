@@ -62,7 +62,7 @@ def configure(args: argparse.Namespace) -> WorldConfig:
 def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig, ...]:
     """The same for so many worlds, which take turns on the sets of CUDA devices."""
     options = CampaignOptions(
-        corpus=Path(),
+        corpus=Path(os.devnull),  # nothing is saved
         world_size=args.world_size,
         device=args.device,
         worlds=worlds,

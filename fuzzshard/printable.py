@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     )
 
 
+def comment(text: str) -> str:
+    """Return a text of anyone's as one line, of a comment."""
+    return printable(" ".join(text.split()))
+
+
 def all_printable(value: Any) -> Any:
     """Return decoded JSON with all its texts :func:`printable`, keys too."""
     if isinstance(value, str):

@@ -8,7 +8,8 @@ from pathlib import Path
 from string import Template
 
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.statements import comment, indented
+from fuzzshard.parts.statements import indented
+from fuzzshard.printable import comment
 from fuzzshard.program import helpers
 from fuzzshard.program.imports import import_block
 from fuzzshard.subject.functions import STEPS

@@ -10,7 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import NO_SCRIPT
 from fuzzshard.errors import UsageError
-from fuzzshard.parts.statements import comment
+from fuzzshard.printable import comment
 from fuzzshard.reproducer.shown import Ran, Shown, shown
 from fuzzshard.verdict import Finding
 

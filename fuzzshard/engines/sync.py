@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.reference.manner import PLAIN, Manner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,22 +51,15 @@ class ExplicitSync:
         mesh: RankMesh,
         owners: dict[str, int | None],
         dtypes: GradientDtypes = FULL_PRECISION,
+        manner: Manner = PLAIN,
     ) -> None:
-        self.mesh, self.owners, self.dtypes = mesh, owners, dtypes
+        self.mesh, self.owners, self.dtypes, self.manner = mesh, owners, dtypes, manner
         self.local: dict[str, torch.Tensor] = {}
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
         """What has not even been added up over the shards of one replica."""
         self.filling: set[int] = set()
         """The groups that reduce zeros, if they are told so, for parameters without a gradient."""
-        self.filled: Set[tuple[int, str]] = frozenset()
-        """The parameters that have a gradient after a backward, of zeros where it brings none."""
-        self.again = False
-        """Whether a backward averages all that ``.grad`` holds, what was averaged before too."""
-        self.apart: Set[tuple[int, str]] = frozenset()
-        """What a backward averages by itself, after what has waited, by its index."""
-        self.in_half: Set[str] = frozenset()
-        """The parameters whose gradients are cast to float16, divided and added up in that."""
         self._reduced: dict[str, torch.Tensor | None] = {}
         self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
         """What users registered to run after accumulation: once gradients are averaged, not
@@ -95,11 +89,11 @@ class ExplicitSync:
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn in self.owners:
             lacks = fqn not in news and self._reduced[fqn] is None
-            if lacks and (now.index, fqn) in self.filled and parameters[fqn].requires_grad:
+            if lacks and (now.index, fqn) in self.manner.filled and parameters[fqn].requires_grad:
                 news[fqn] = torch.zeros_like(self.dtypes.leaves.get(fqn, parameters[fqn]))
         waiting = {fqn: self.local[fqn] for fqn in news.keys() & self.local.keys()}
         for fqn, new in news.items():
-            if self.again and (before := self._reduced[fqn]) is not None:
+            if self.manner.averages_again and (before := self._reduced[fqn]) is not None:
                 self.local.setdefault(fqn, before)
             for held in (self.local, self.unreduced):
                 total = held[fqn] + new if fqn in held else new
@@ -123,12 +117,13 @@ class ExplicitSync:
             if fqn in self.local and roots[owner] in ending and now.flags.synced(owner):
                 due[fqn] = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
         dtypes = self._held_dtypes(due, parameters)
-        first = {f: waiting[f] for f in due if f in waiting and (now.index, f) in self.apart}
+        apart = self.manner.apart
+        first = {f: waiting[f] for f in due if f in waiting and (now.index, f) in apart}
         due |= {fqn: self._to_reduce_dtype(fqn, news[fqn], parameters) for fqn in first}
         for part in (first, due):
             for fqn, averaged in self.averages(part, now.flags).items():
                 parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
-                kept = None if self.again else parameter.grad
+                kept = None if self.manner.averages_again else parameter.grad
                 parameter.grad = average if kept is None else kept + average
         self._run_hooks(parameters, due)
 
@@ -194,7 +189,7 @@ class ExplicitSync:
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
         """Return ``reduced`` with what has accumulated on this rank since."""
         local = self.local.get(fqn)
-        if local is None or reduced is None or self.again:
+        if local is None or reduced is None or self.manner.averages_again:
             return reduced if local is None else local
         return reduced + local
 
@@ -208,7 +203,7 @@ class ExplicitSync:
         as for ten thousand.
         """
         divisors = {fqn: ranks or flags.divisors[self.owners[fqn]] for fqn in local}
-        if halved := local.keys() & self.in_half:
+        if halved := local.keys() & self.manner.in_half:
             halves = {fqn: local[fqn].half().div_(divisors[fqn]) for fqn in local if fqn in halved}
             if self.mesh.size > 1:
                 self._add_up([*halves.values()])

@@ -95,7 +95,9 @@ class EngineSpec:
     positions of all of its rows meanwhile.
     """
     names_dims: ClassVar[bool] = False
-    """Whether it is told names of axes of the mesh, on which every parameter is a DTensor."""
+    """Whether it is told names of axes of the mesh, on which every parameter is a DTensor, and so
+    is what forwards get and return.
+    """
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.

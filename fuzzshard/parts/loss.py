@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 from fuzzshard.parts.op import Choice
@@ -59,8 +58,8 @@ class Loss:
     """What it and its backward have to be in, where tensor-parallel ranks share it: it is drawn
     with a plan.
     """
-    sources: ClassVar[Mapping[str, str]] = {}
-    """The functions that its terms call and torch does not have, by name."""
+    sources: ClassVar[str] = ""
+    """The functions that its terms call (:attr:`fuzzshard.parts.op.Op.sources`)."""
 
     def text(self, term: Term) -> str:
         """Return the expression of a term."""

@@ -67,7 +67,7 @@ class TokenMean(Loss):
     name = "token_mean"
     meaning = "cross entropy over the tokens of all ranks, some of which are ignored"
     place = 3
-    sources = {"token_loss": _TOKEN_LOSS}
+    sources = _TOKEN_LOSS
 
     @override
     def text(self, term: Term) -> str:
@@ -130,7 +130,7 @@ class LossParallel(Loss):
     meaning = "cross entropy of classes that tensor-parallel ranks share, under loss_parallel()"
     place = 4
     context = "loss_parallel()"
-    sources = {"share_classes": _SHARE_CLASSES, "parallel_token_loss": _PARALLEL_TOKEN_LOSS}
+    sources = _SHARE_CLASSES + _PARALLEL_TOKEN_LOSS
 
     called, plain, more = "parallel_token_loss", "token_loss", ""
 
@@ -157,7 +157,7 @@ class LossParallelWeighted(LossParallel):
 
     name = "loss_parallel_weighted"
     meaning = "the same with a weight= of classes"
-    sources = {"weighted_token_loss": _WEIGHTED_TOKEN_LOSS}
+    sources = _WEIGHTED_TOKEN_LOSS
     called = plain = "weighted_token_loss"
 
 
@@ -168,7 +168,7 @@ class LossParallelOfEach(LossParallel):
 
     name = "loss_parallel_of_each"
     meaning = "the same with reduction='none' and an ignore_index"
-    sources = {"loss_of_each_token": _LOSS_OF_EACH_TOKEN}
+    sources = _LOSS_OF_EACH_TOKEN
     called = plain = "loss_of_each_token"
 
 
@@ -208,7 +208,7 @@ class GradientPenalty(Loss):
         ),
     )
     differentiates_twice = True
-    sources = {"penalized": _PENALIZED}
+    sources = _PENALIZED
 
     @override
     def text(self, term: Term) -> str:

@@ -52,8 +52,6 @@ StateOption = Literal[
     "not_strict",
 ]
 """The fields of ``StateDictOptions`` that are not what they are by default."""
-Stager = Literal["blocking", "writer", "shared", "background"]
-"""What copies a state for ``async_save`` in place of what torch makes by itself."""
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
 Flag = Literal[
@@ -189,6 +187,10 @@ class Op(Part, frozen=True, kw_only=True):
     says: ClassVar[str] = ""
     """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and
     ``others``.
+    """
+    sources: ClassVar[str] = ""
+    """The functions that its statements call and torch does not have, and what these and no other
+    statements import.
     """
     looks: ClassVar[tuple[str, ...]] = ()
     """What it may have changed, which oracles look at

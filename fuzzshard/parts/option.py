@@ -41,6 +41,8 @@ class Option:
     """The place of its arguments among those of the others."""
     texts: ClassVar[Mapping[Any, str]] = {}
     """By value the arguments that it stands for, unless these are torch's defaults."""
+    sources: ClassVar[str] = ""
+    """The functions that a script calls for it (:attr:`fuzzshard.parts.op.Op.sources`)."""
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its features means."""
     prefix: ClassVar[str] = ""

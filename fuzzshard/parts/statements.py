@@ -6,7 +6,6 @@ import ast
 import pprint
 
 from fuzzshard.parts.names import check_path
-from fuzzshard.printable import printable
 
 LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""
@@ -19,11 +18,6 @@ def at(root: str, path: str) -> str:
     Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
     """
     return f"{root}.{check_path(path)}" if path else root
-
-
-def comment(text: str) -> str:
-    """Return a text of anyone's as one line, of a comment."""
-    return printable(" ".join(text.split()))
 
 
 def indented(lines: list[str]) -> list[str]:

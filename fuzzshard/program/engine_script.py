@@ -26,14 +26,12 @@ class EngineScript:
     """The variable of what it puts around the model, where both have one."""
     made: ClassVar[tuple[str, ...]] = ()
     """Other variables of what it puts around the model, or within it."""
-    imports: ClassVar[str] = ""
-    """What imports the names that its statements use, and no others do."""
-    sources: ClassVar[Mapping[str, str]] = {}
-    """The functions that its statements call and torch does not have, by name."""
+    sources: ClassVar[str] = ""
+    """What its statements import and no others do, and the functions that they call
+    (:attr:`fuzzshard.parts.op.Op.sources`).
+    """
     has_dtensors: ClassVar[bool] = False
     """Whether parameters may be DTensors."""
-    computes_with_dtensors: ClassVar[bool] = False
-    """Whether forwards get DTensors, made as :meth:`argument` says, and return such."""
     wraps_blocks: ClassVar[bool] = False
     """Whether it wraps the repeated blocks of a model of the user's own one by one, and then the
     model.
@@ -56,10 +54,6 @@ class EngineScript:
         path, each with the FQNs of these.
         """
         return {}
-
-    def start_lines(self, case: Case) -> list[str]:
-        """Return what comes before the model is made."""
-        return []
 
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         """Parallelise ``model`` in place, or assign to ``variable`` what is put around it."""

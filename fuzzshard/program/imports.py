@@ -6,8 +6,7 @@ import ast
 import functools
 from collections.abc import Set
 
-from fuzzshard.parts.engines import ENGINES
-from fuzzshard.program.engine_script import engine_script
+from fuzzshard.program.helpers import sources
 
 _IMPORTS = """
 import collections, contextlib, contextvars, copy, dataclasses, functools, gc, importlib, os, re
@@ -28,7 +27,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
     fp16_compress_wrapper,
 )
-from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
@@ -43,7 +41,6 @@ from torch.distributed.tensor.parallel import SequenceParallel, loss_parallel
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint as checkpointed
@@ -82,7 +79,7 @@ _Key = tuple[bool, str]
 @functools.cache
 def _bound() -> dict[str, tuple[_Key, str]]:
     """Return what is imported, by the name that it gets."""
-    lines = [_IMPORTS, *(engine_script(engine).imports for engine in ENGINES)]
+    lines = [_IMPORTS, *sources()]
     return {
         alias.asname or alias.name: (
             (True, node.module or "") if isinstance(node, ast.ImportFrom) else (False, alias.name),

@@ -99,6 +99,11 @@ class MeshNames:
         ]
 
     @property
+    def group(self) -> str:
+        """The process group of the data-parallel ranks."""
+        return "dist.group.WORLD" if self.flat else "group"
+
+    @property
     def group_argument(self) -> str:
         """What collectives over the data-parallel ranks are given."""
         return "" if self.flat else ", group=group"

@@ -192,7 +192,7 @@ class Scope:
     def whole_outputs(self, target: str) -> list[str]:
         """Return the same as whole tensors: they may be DTensors."""
         local = all(plan.local_output for plan in self.case.tensor_parallel)
-        local &= not self.script.computes_with_dtensors
+        local &= not self.engine.names_dims
         outputs = self.outputs(target)
         return outputs if local else [self.script.whole(self.now.case, text) for text in outputs]
 
@@ -200,7 +200,7 @@ class Scope:
         """Return what a loss gets whose classes tensor-parallel ranks share: DTensors on their
         axis alone, or tensors of which it makes such.
         """
-        on_all_axes = self.script.computes_with_dtensors
+        on_all_axes = self.engine.names_dims
         return self.whole_outputs(target) if on_all_axes else self.outputs(target)
 
     def terms(self, call: Call, outputs: Sequence[str], target: str = "") -> list[str]:

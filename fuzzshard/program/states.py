@@ -10,35 +10,12 @@ from typing import TYPE_CHECKING
 from fuzzshard.analysis.dtypes import grad_dtypes_set
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED
-from fuzzshard.parts.op import Stager, StateOption, Via
+from fuzzshard.parts.op import StateOption, Via
 from fuzzshard.parts.ops.states import SaveState, is_of_rank0
 from fuzzshard.parts.statements import call_lines, indented
 
 if TYPE_CHECKING:
     from fuzzshard.program.scope import Scope
-
-
-_STAGERS = {
-    "blocking": "BlockingAsyncStager()",
-    "writer": "dcp.FileSystemWriter(folder)",
-    "shared": "DefaultStager(StagingOptions(False, True, False, False))",
-    "background": "DefaultStager(StagingOptions(False, False, True, False))",
-}
-
-
-def _async_lines(states: str, stager: Stager | None) -> list[str]:
-    """Save ``states`` in a thread, which the planner holds up before it writes; whoever gives a
-    stager closes it.
-    """
-    where = ["checkpoint_id=folder", "process_group=saving_group()", "planner=planner"]
-    made = [f"stager = {_STAGERS[stager]}"] if stager else []
-    if stager:
-        where.append(f"{'storage_writer' if stager == 'writer' else 'async_stager'}=stager")
-    lines = ["planner = LatePlanner()", *made]
-    lines += call_lines("saving = dcp.async_save", [states, *where])
-    if stager == "background":
-        lines += ["saving.staging_completion.result()", "saving = saving.upload_completion"]
-    return [*lines, *["saving.add_done_callback(lambda _: stager.close())"] * bool(stager)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +46,7 @@ class States:
         states = self._on_disk(via, options)
         saves = [f"dcp.save({states}, {self._where})"]
         if save.asynchronous:
-            saves = _async_lines(states, save.stager)
+            saves = save.async_lines(states)
         return self.scope.either(copies, ["folder = new_folder()", *given, *saves])
 
     def _on_disk(self, via: Via, options: Sequence[StateOption]) -> str:

@@ -9,7 +9,7 @@ import textwrap
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import ENGINES, spec_of
 from fuzzshard.parts.oracle import TensorOracle, cut, without_remarks
-from fuzzshard.parts.statements import comment
+from fuzzshard.printable import comment
 from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.verdict import Finding
 

@@ -54,7 +54,7 @@ def _one(scope: Scope) -> list[str]:
     tolerances = tolerance(case, assertion)
     comment = ["# A difference of up to atol could be rounding: sums in another order."]
     lines = []
-    computes = bool(case.tensor_parallel) or scope.script.computes_with_dtensors
+    computes = bool(case.tensor_parallel) or scope.engine.names_dims
     if scope.script.has_dtensors and (computes or not assertion.oracles[0].of_forward):
         offloads = any(group.offload for group in case.wrap)
         full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"

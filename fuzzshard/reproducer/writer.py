@@ -167,7 +167,7 @@ class Writer:
                 'if device == "cuda":',
                 "    torch.cuda.set_device(dist.get_rank())",
             ]
-        return [*lines, names.make(), *names.slices(), *self.scope.script.start_lines(case)]
+        return [*lines, names.make(), *names.slices()]
 
 
 def _named(uses: Collection[str]) -> Iterator[str]:

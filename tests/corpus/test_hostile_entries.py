@@ -39,7 +39,8 @@ from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import TensorType
-from fuzzshard.parts.statements import at, comment
+from fuzzshard.parts.statements import at
+from fuzzshard.printable import comment
 from fuzzshard.reproducer.assemble import scripts
 from fuzzshard.reproducer.assertion import Assertion
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -79,10 +79,10 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
 class ContextParallelScript(FullyShardScript):
     """Lets attention run over the shard axis, and wraps groups."""
 
-    imports = "".join(
+    sources = "".join(
         f"from {module} import {', '.join(names)}\n" for module, names in PRIVATE.items()
     )
-    sources: ClassVar[Mapping[str, str]] = {"ContextParallel": _STYLE, "ring_on_cpu": _RING}
+    sources += _STYLE + _RING
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:

@@ -37,11 +37,6 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
     return listed
 
 
-def group(names: MeshNames) -> str:
-    """Return the process group that a hook is registered with."""
-    return "None" if names.flat else "group"
-
-
 class DDPScript(EngineScript):
     """Puts ``DistributedDataParallel`` around the model."""
 
@@ -59,7 +54,7 @@ class DDPScript(EngineScript):
         return [
             *initial_lines(case, tensors),
             *call_lines(f"{variable} = DistributedDataParallel", listed),
-            *case.ddp.lines(variable, group(names), wrapper=True),
+            *case.ddp.lines(variable, names.group, wrapper=True),
             *(f"{context}.__enter__()" for context in case.ddp.contexts(variable)),
         ]
 

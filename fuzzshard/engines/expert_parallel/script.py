@@ -52,16 +52,16 @@ class ExpertParallelScript(FullyShardScript):
     Experts where expert params use a different mesh than regular params" (``fully_shard``).
     """
 
-    imports = """
+    sources = """
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import distribute_module
 from torch.distributed.tensor.parallel import ParallelStyle
 """
+    sources += _STYLE
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
-        lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
-        lines += [
+        lines = [
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
             for path in inferred(case).inner("experts").values()
         ]

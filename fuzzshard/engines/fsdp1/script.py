@@ -185,16 +185,11 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
     return "CustomPolicy(lambda module: module in units)"
 
 
-def _group(names: MeshNames) -> str:
-    """Write the group of all data-parallel ranks."""
-    return "dist.group.WORLD" if names.flat else "group"
-
-
 class FSDP1Script(EngineScript):
     """Puts ``FullyShardedDataParallel`` around every unit, the model among them."""
 
     variable = "fsdp"
-    imports = """
+    sources = """
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel
 from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -207,17 +202,14 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         return {} if case.fsdp1.use_orig_params else units(case)
 
     @override
-    def start_lines(self, case: Case) -> list[str]:
-        detail = case.fsdp1.debug == "detail"
-        return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
-        lines = _initial_lines(case, model)
+        detail = case.fsdp1.debug == "detail"
+        lines = ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
+        lines += _initial_lines(case, model)
         lines += _unit_lines(case, model, variable, names)
         if case.fsdp1.initial == "applied":
             lines += [*_DOUBLE, f"{variable}.apply(double)"]
-        return lines + _hook_lines(case.fsdp1, variable, _group(names), shards=shards(case))
+        return lines + _hook_lines(case.fsdp1, variable, names.group, shards=shards(case))
 
     @override
     def clip_line(self, called: str, arguments: str) -> str:
@@ -225,7 +217,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 
     @override
     def scaler_call(self, arguments: list[str], names: MeshNames) -> str:
-        return f"ShardedGradScaler({', '.join(arguments)}, process_group={_group(names)})"
+        return f"ShardedGradScaler({', '.join(arguments)}, process_group={names.group})"
 
     @override
     def overflow_lines(self, case: Case, called: str, parameters: str, which: int) -> list[str]:

@@ -9,15 +9,13 @@ from typing_extensions import override
 from fuzzshard.analysis.communication import words_of
 from fuzzshard.analysis.groups import wrapped_modules
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
-from fuzzshard.parts.options.wrap_group.drawn import DRAW
 from fuzzshard.parts.statements import assignment, at, call_lines
 from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.program.mesh import MeshNames
@@ -36,8 +34,6 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
         lines += [*assignment("ignored_names", names)]
         lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
         ignored = ["ignored_params=ignored"]
-    for helper in dict.fromkeys(text for group in case.wrap for text in group.helpers()):
-        lines += helper.splitlines()
     owners = inferred(case).owners.items()
     for index, group in enumerate(case.wrap):
         mine = [at(model, fqn) for fqn, owner in owners if owner == index]
@@ -52,8 +48,6 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
             "dist.barrier(mesh.get_group(mesh.ndim - 1))  # NCCL allocates for a communicator "
             "that is there"
         )
-    told = {word for group in case.wrap for word in group.words()}
-    lines += [line for word in WORDS.values() if word in told for line in word.helper]
     together: dict[str, list[str]] = {}
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
@@ -86,13 +80,12 @@ def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
 class FullyShardScript(EngineScript):
     """Applies the wrap groups in order."""
 
-    imports = """
+    sources = """
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method, share_comm_ctx
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 """
-    sources: ClassVar[Mapping[str, str]] = {"draw": DRAW}
     has_dtensors = wraps_blocks = True
     wraps: ClassVar[str] = "fully_shard"
     """The function that makes a group."""

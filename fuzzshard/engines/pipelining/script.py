@@ -35,11 +35,11 @@ class PipeliningScript(EngineScript):
 
     variable: ClassVar[str] = "parts"
     made: ClassVar[tuple[str, ...]] = ("stages",)
-    imports = "".join(
+    sources = "".join(
         f"from torch.distributed.pipelining import {name}\n"
         for name in ("PipelineStage", *ScheduleClass.texts.values())
     )
-    imports += "from torch.distributed.pipelining.microbatch import TensorChunkSpec\n"
+    sources += "from torch.distributed.pipelining.microbatch import TensorChunkSpec\n"
     has_dtensors = True
 
     def __init__(self) -> None:

@@ -54,9 +54,7 @@ class Reference(Engine):
             self._policy.follow_parameters,
             accumulates_in_reduce_dtype(case),
         )
-        self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes)
-        self.sync.filled, self.sync.again = manner.filled, manner.averages_again
-        self.sync.apart, self.sync.in_half = manner.apart, manner.in_half
+        self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes, manner)
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.analysis.arrivals import ignored_modules, ignored_parameters
-from fuzzshard.engines.ddp.script import arguments, group, initial_lines
+from fuzzshard.engines.ddp.script import arguments, initial_lines
 from fuzzshard.parts.statements import at, call_lines
 from fuzzshard.program.engine_script import EngineScript
 
@@ -36,7 +36,7 @@ class ReplicateScript(EngineScript):
         return [
             *initial_lines(case, tensors),
             *call_lines("replicate", [model, *told, *arguments(case, names)]),
-            *case.ddp.lines(model, group(names), wrapper=False),
+            *case.ddp.lines(model, names.group, wrapper=False),
         ]
 
     @override

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ReplicateWithFSDPScript(FullyShardScript):
     """Applies the wrap groups in order, on the data-parallel ranks as one axis."""
 
-    imports = """
+    sources = """
 from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_with_fsdp
 """
     wraps: ClassVar[str] = "replicate_with_fsdp"

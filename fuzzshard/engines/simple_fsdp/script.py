@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -60,15 +59,11 @@ def registered(model, name):  # what an attribute gives is computed from it
 class SimpleFSDPScript(EngineScript):
     """Shards every parameter, and computes attributes of modules from them."""
 
-    imports = """
+    sources = """
 from torch.distributed.tensor import Partial
 from torch.utils._pytree import tree_map
 """
-    sources: ClassVar[Mapping[str, str]] = {
-        "data_parallel": _DATA_PARALLEL,
-        "casting": _CASTING,
-        "registered": _REGISTERED,
-    }
+    sources += _DATA_PARALLEL + _CASTING + _REGISTERED
     has_dtensors = True
 
     @override

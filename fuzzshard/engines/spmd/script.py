@@ -53,29 +53,23 @@ def _rows(case: Case) -> str:
 class SPMDScript(FullyShardScript):
     """Makes everything that the model has DTensors on the mesh of all axes, and wraps groups."""
 
-    imports = """
+    sources = """
 from torch.distributed.fsdp import DataParallelMeshDims
-"""
-    sources = {
-        "distribute": """
+
 def distribute(module, name, mesh, placements):
     p = getattr(module, name)
     t = distribute_tensor(p.detach(), mesh, placements, src_data_rank=None)
     setattr(module, name, nn.Parameter(t, p.requires_grad))
-""",
-        "laying": """
+
 def laying(placement):  # what is given, or given back, that way along the last axis of the mesh
     def hook(module, value, mesh):
         t = value[0] if isinstance(value, tuple) else value
         return t.redistribute(placements=[*t.placements[:-1], placement])
     return hook
-""",
-        "own_rows": """
+
 def own_rows(t, placements):  # of the rows of all ranks
     return t.redistribute(placements=placements).to_local() if isinstance(t, DTensor) else t
-""",
-    }
-    computes_with_dtensors = True
+"""
 
     @override
     def argument(self, case: Case, variable: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ZeroRedundancyScript(DDPScript):
     """Puts it around the optimizer, too."""
 
-    imports = (
+    sources = (
         "from torch.distributed.algorithms.join import Join\n"
         "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
     )

@@ -36,6 +36,14 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         "under_no_grad": Never("an iteration has a backward"),
     }
     looks = ("registered", "buffers", "unreduced")
+    sources = """
+def interrupt(*args):  # as a user's code may raise in the middle of an iteration
+    raise InterruptedError
+
+def interrupt_backward(module, args, output):
+    if isinstance(output, torch.Tensor) and output.requires_grad:
+        output.register_hook(interrupt)
+"""
     meanings = {
         "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",
         "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",

@@ -38,6 +38,25 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     uses_gradients = wants_sharded = True
     looks = ("norm", "gradients")
     never = {"forward_to_backward": UNSHARDED}
+    sources = """
+def clip_grad_norm_of_stages(
+    parameters, max_norm, norm_type, group, error_if_nonfinite=False, foreach=None
+):
+    parameters = [*parameters]
+    grads = [p.grad for p in parameters if p.grad is not None]
+    total = unsharded(torch.nn.utils.get_total_norm(grads, norm_type, foreach=foreach))
+    total = total.to(device, torch.float64)
+    if norm_type == "inf":
+        dist.all_reduce(total, dist.ReduceOp.MAX, group)
+    else:
+        total **= norm_type
+        dist.all_reduce(total, dist.ReduceOp.SUM, group)
+        total **= 1 / norm_type
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError("the norm is non-finite")
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total, foreach)
+    return total
+"""
     meanings = {
         "op:clip": "clip_grad_norm_",
         "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
@@ -208,6 +227,16 @@ class Overflow(op.Op, tag="overflow", frozen=True, kw_only=True):
     uses_gradients = wants_sharded = True
     looks = ("gradients",)
     never = {"forward_to_backward": UNSHARDED}
+    sources = """
+def overflow(parameters, which):  # in one element, which one rank has of a sharded gradient
+    grad = [p.grad for p in parameters if p.grad is not None][which]
+    local, first = grad, True
+    if isinstance(grad, DTensor):
+        local, where = grad.to_local(), grad.device_mesh.get_coordinate()
+        first = not any(n for n, p in zip(where, grad.placements) if not p.is_replicate())
+    if first:
+        local[(0,) * local.ndim] = float("inf")
+"""
     meanings = {"op:overflow": "a gradient is infinite in one element, which one rank may have"}
 
     @property

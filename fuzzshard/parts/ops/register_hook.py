@@ -34,6 +34,19 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     scale: float = 2.0
     target: str = ""
 
+    sources = """
+def scaling(scale, given=-1):  # a hook of the user: the last of what it is given, or another
+    def hook(module, *values):
+        scaled = lambda t: t * scale if t.is_floating_point() else t
+        return tree_map_only(torch.Tensor, scaled, values[given])
+    return hook
+
+def hooking(scale):  # a hook of the user on the tensor that a module returns
+    def hook(module, args, output):
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * scale)
+    return hook
+"""
     meanings = {
         "user_hook:forward_pre_hook": "a hook of the user that changes the inputs of a module",
         "user_hook:forward_hook": "a hook of the user that changes the outputs of a module",

@@ -30,6 +30,21 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     target: str
 
     wants_sharded = True
+    sources = """
+def scaling_grad(scale):  # a hook of the user on a parameter
+    def hook(p):
+        if p.grad is not None:  # frozen since forward
+            p.grad.mul_(scale)
+    return hook
+
+def stepping(rate):  # a hook of the user on a parameter: an optimizer that steps within backward
+    def hook(p):
+        if p.grad is not None:  # frozen since forward
+            with torch.no_grad():
+                p.sub_(p.grad, alpha=rate)
+            p.grad = None
+    return hook
+"""
     meanings = {
         "user_hook:tensor_hook": "a hook of the user that changes what a backward brings a "
         "parameter",

@@ -27,6 +27,21 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
 
     lane = "optimizer"
     of_optimizer = True
+    sources = """
+def scaling_gradients(scale):  # a hook of the user on an optimizer
+    def hook(optimizer, args, kwargs):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            if p.grad is not None:
+                p.grad.mul_(scale)
+    return hook
+
+def scaling_parameters(scale):  # a hook of the user on an optimizer
+    @torch.no_grad()
+    def hook(optimizer, args, kwargs):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            p.mul_(scale)
+    return hook
+"""
     meanings = {
         "user_hook:step_pre_hook": "a hook of the user that changes gradients before a step",
         "user_hook:step_post_hook": "a hook of the user that changes parameters after a step",

@@ -25,6 +25,17 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     looks = ("registered", "trained")
     wants_sharded = True
     never = {"forward_to_backward": MODIFIED}
+    sources = """
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
+
+def update_average(averaged, parameters, decay):  # of the parameters alone
+    parameters = nn.ParameterList(parameters)
+    if averaged is None:
+        avg_fn = get_swa_avg_fn() if decay is None else get_ema_avg_fn(decay)
+        averaged = AveragedModel(parameters, avg_fn=avg_fn)
+    averaged.update_parameters(parameters)
+    return averaged
+"""
     meanings = {
         "op:running_average": "a running average of the parameters",
         "op:running_average_copied": "a running average that is copied into the parameters",

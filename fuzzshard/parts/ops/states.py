@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -13,6 +13,7 @@ from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import MODIFIED, Moment
 from fuzzshard.parts.ops.add_param_group import KEPT_GROUPS
 from fuzzshard.parts.ops.set_requires_grad import KEYS_DIFFER
+from fuzzshard.parts.statements import call_lines
 
 STATE_OPTIONS = {
     "state:full_state_dict": "a state whose tensors are whole",
@@ -25,10 +26,14 @@ STATE_OPTIONS = {
 }
 """What a case has that asks for a state with options."""
 _DOC = "torch/distributed/checkpoint/state_dict.py, StateDictOptions"
-_STAGERS: tuple[tuple[op.Stager | None, int], ...] = (
-    (None, 4),
-    *((stager, 1) for stager in get_args(op.Stager)),
-)
+Stager = Literal["blocking", "writer", "shared", "background"]
+"""What copies a state for ``async_save`` in place of what torch makes by itself."""
+_STAGERS: dict[Stager, str] = {
+    "blocking": "async_stager=BlockingAsyncStager()",
+    "writer": "storage_writer=dcp.FileSystemWriter(folder)",
+    "shared": "async_stager=DefaultStager(StagingOptions(False, True, False, False))",
+    "background": "async_stager=DefaultStager(StagingOptions(False, False, True, False))",
+}
 
 
 def is_of_rank0(options: Sequence[op.StateOption]) -> bool:
@@ -92,12 +97,46 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     via: op.Via = "dcp"
     asynchronous: bool = False
-    stager: op.Stager | None = None
+    stager: Stager | None = None
     options: tuple[op.StateOption, ...] = ()
 
     lane = "state"
     takes_state = of_optimizer = True
     looks = ("trained", "optimizer")
+    sources = """
+from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
+
+def states(model, optimizer, options=None):  # that of the model first: it reshards
+    model_state = get_model_state_dict(model, options=options)
+    state = get_optimizer_state_dict(model, optimizer, options=options)
+    return {"model": model_state, "optimizer": state}
+
+def trainable(model):  # its state dict without what is frozen
+    named = model.named_parameters(remove_duplicate=False)
+    frozen = {name for name, p in named if not p.requires_grad}
+    return {name: t for name, t in model.state_dict().items() if name not in frozen}
+
+def whole(state):
+    assert not any(isinstance(t, DTensor) for t in tree_leaves(state)), "full_state_dict"
+    return state
+
+def new_folder():  # one that all ranks share
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    return folder[0]
+
+def saving_group():  # of its own: another thread uses it
+    return dist.new_group(backend="gloo")
+
+class LatePlanner(dcp.DefaultSavePlanner):  # lets nothing be written before training has gone on
+    def __init__(self):
+        super().__init__()
+        self.gone_on = threading.Event()
+
+    def finish_plan(self, plan):
+        self.gone_on.wait(timeout=20)  # a program that fails ends, too
+        return super().finish_plan(plan)
+"""
     meanings = {
         "op:save_dcp": "a checkpoint on disk",
         "op:save_stateful": "a checkpoint of the optimizer's own state dict",
@@ -200,6 +239,22 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def statements(self, scope: op.Scope) -> list[str]:
         return scope.states.save(self)
 
+    def async_lines(self, states: str) -> list[str]:
+        """Save ``states`` in a thread, which the planner holds up before it writes; whoever gives
+        a stager closes it.
+        """
+        lines, where = ["planner = LatePlanner()"], ["checkpoint_id=folder"]
+        where += ["process_group=saving_group()", "planner=planner"]
+        if self.stager:
+            argument, made = _STAGERS[self.stager].split("=", 1)
+            lines.append(f"stager = {made}")
+            where.append(f"{argument}=stager")
+        lines += call_lines("saving = dcp.async_save", [states, *where])
+        if self.stager == "background":
+            lines += ["saving.staging_completion.result()", "saving = saving.upload_completion"]
+        closed = "saving.add_done_callback(lambda _: stager.close())"
+        return [*lines, closed] if self.stager else lines
+
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
@@ -252,7 +307,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         tape = run.tape
         via: op.Via = tape.weighted((("dcp", 6), ("get_state_dict", 3), ("stateful", 2)))
         asynchronous = via != "get_state_dict" and tape.chance(55)
-        stager = tape.weighted(_STAGERS) if asynchronous else None
+        stager = (
+            tape.weighted(((None, 4), *((each, 1) for each in _STAGERS))) if asynchronous else None
+        )
         if via == "stateful" or tape.chance(40):
             return cls(via=via, asynchronous=asynchronous, stager=stager)
         options = [*draw_options(run)]
@@ -309,6 +366,21 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     takes_state = loads = of_optimizer = True
     never = {"forward_to_backward": MODIFIED}
     looks = ("trained", "buffers", "optimizer", "taken")
+    sources = """
+def of_trainable(optimizer, saved):  # its state without that of what is frozen
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    states = {i: s for i, s in saved["state"].items() if parameters[i].requires_grad}
+    return {**saved, "state": states}
+
+def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
+    held = {p: dict(state) for p, state in optimizer.state.items()}
+    optimizer.load_state_dict(saved)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, state in saved["state"].items():
+        there = held.get(parameters[index], {})
+        state = {name: t.to(there.get(name, t).dtype) for name, t in state.items()}
+        optimizer.state[parameters[index]].update(state)
+"""
     meanings = {
         "op:load": "a saved state loaded in place",
         "op:load_assign": "a saved state loaded with assign=True",
@@ -385,6 +457,24 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     of_optimizer = True
     never = {"forward_to_backward": MODIFIED}
     looks = ("corrupted",)
+    sources = """
+def zero(model, *optimizers):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        for state in (state for each in optimizers for state in each.state.values()):
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+
+def lose_rates(*optimizers):
+    for group in (group for each in optimizers for group in each.param_groups):
+        group["lr"] = 0 * group["lr"]
+
+def set_scale(scaler, scale):  # without a state dict
+    scaler.scale(torch.ones((), device=device))  # it has one from now on
+    scaler.update(scale)
+"""
     meanings = {
         "op:corrupt": "parameters and optimizer state zeroed",
         "op:rebuild": "model and optimizer built anew",

@@ -62,8 +62,7 @@ class Tell(op.OnGroups, tag="tell", frozen=True, kw_only=True):
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        calls = scope.on_groups(self.below, lambda module: [f"{module}.{self.setter}"])
-        return [*WORDS[self.word].helper, *calls] if calls else []
+        return scope.on_groups(self.below, lambda module: [f"{module}.{self.setter}"])
 
     @classmethod
     @override

@@ -34,7 +34,7 @@ class Word:
     that takes all groups that are told so.
 
     ``meaning`` is that of the feature of a group that is told so, ``gives`` what such a group
-    does, and ``helper`` the class that the call needs, as source. It must not be told together
+    does. It must not be told together
     with one that it ``refuses``, nor where ``forbids`` says why. ``anywhere`` is its place among
     those that are drawn for any group. In ``for_all``, ``for_roots`` and ``where_it_fits`` percent
     of the cases all groups, all of several FSDP roots, or a group that it fits are told so.
@@ -45,7 +45,6 @@ class Word:
     gives: tuple[Trait, ...] = ()
     refuses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     forbids: Callable[[Told], str | None] = lambda told: None
-    helper: tuple[str, ...] = ()
     of_several: bool = False
     anywhere: int | None = None
     for_all: int = 0
@@ -82,25 +81,22 @@ def _for_embeddings(told: Told) -> str | None:
     return None
 
 
-_GATHER = (
-    "class PlainAllGather:  # as fully_shard does it by itself",
-    "    def allocate(self, size, *, dtype, device):",
-    "        return torch.empty(*size, dtype=dtype, device=device)",
-    "",
-    "    def __call__(self, output_tensor, input_tensor, group, async_op=False):",
-    "        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)",
-    "",
-)
+SOURCES = """
+class PlainAllGather:  # as fully_shard does it by itself
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
 
-_SCATTER = (
-    "class PlainReduceScatter:  # as fully_shard does it by itself",
-    "    def allocate(self, size, *, dtype, device):",
-    "        return torch.empty(*size, dtype=dtype, device=device)",
-    "",
-    "    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):",
-    "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)",
-    "",
-)
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+class PlainReduceScatter:  # as fully_shard does it by itself
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
+"""
+"""The classes of which users give instances."""
 
 WORDS: Mapping[str, Word] = {
     "sum": Word(
@@ -133,14 +129,12 @@ WORDS: Mapping[str, Word] = {
     ),
     "custom_gather": Word(
         call="set_custom_all_gather(PlainAllGather())",
-        helper=_GATHER,
         meaning="a group with an all-gather of the user's",
         refuses={"allocate": '"this cannot be used together" with allocate'},
         anywhere=5,
     ),
     "custom_scatter": Word(
         call="set_custom_reduce_scatter(PlainReduceScatter())",
-        helper=_SCATTER,
         meaning="a group with a reduce-scatter of the user's",
         refuses={"allocate": '"this cannot be used together" with allocate'},
         anywhere=6,

@@ -278,23 +278,6 @@ _INTERPOLATING = ("adam", "adamax", "nadam", "radam", *_DECAYING)
 """They interpolate between a state and the gradient, as RMSprop does that is centered: ``lerp_``
 takes one dtype. States that are loaded have that of the parameter.
 """
-KEEPING_DTYPES = """
-class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        is_cast = function is torch.Tensor.to and (kwargs or {}).get("dtype") is torch.bfloat16
-        if is_cast or function is torch.Tensor.bfloat16:
-            return args[0].clone()
-        return function(*args, **(kwargs or {}))
-"""
-
-
-VECTORS_APART = """
-def vectors_apart(parameters, rate):  # without weight decay
-    matrices = [p for p in parameters if p.ndim > 1]
-    vectors = [p for p in parameters if p.ndim < 2]
-    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0, "lr": rate}]
-    return [group for group in groups if group["params"]] or groups[:1]
-"""
 
 
 class Kind(OptimizerOption):
@@ -308,6 +291,14 @@ class Kind(OptimizerOption):
     """
 
     name, place, choices = "kind", 2, ("adam",)
+    sources = """
+class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        is_cast = function is torch.Tensor.to and (kwargs or {}).get("dtype") is torch.bfloat16
+        if is_cast or function is torch.Tensor.bfloat16:
+            return args[0].clone()
+        return function(*args, **(kwargs or {}))
+"""
     extension = Choice("muon", 7, 103, excluded_by=("offload",))
     meanings = {
         **{f"optimizer:{kind}": name for kind, name in _CLASSES.items() if kind not in _MUON},
@@ -634,6 +625,13 @@ class Flags(OptimizerOption):
     """
 
     name = "flags"
+    sources = """
+def vectors_apart(parameters, rate):  # without weight decay
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim < 2]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0, "lr": rate}]
+    return [group for group in groups if group["params"]] or groups[:1]
+"""
     extension = Choice("optimizer_flags", 18, 105, brings=("adam", "momentum"))
     meanings = {f"optimizer:{name}": flag.meaning for name, flag in _FLAGS.items()}
 

@@ -97,10 +97,6 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
         """Return the group as it fits once the mesh and the ``wrapped`` modules have changed."""
         return replace(self, **{o.name: o.mended(v, shard, wrapped) for o, v in self.told()})
 
-    def helpers(self) -> Iterator[str]:
-        """Yield the classes that its options need, as source."""
-        return (text for option, value in self.told() if (text := option.helper(value)))
-
     def preparing(self, model: str, parameters: Sequence[str]) -> list[str]:
         """Return what is done with its parameters before the call."""
         return [line for o, value in self.told() for line in o.prepares(value, model, parameters)]
@@ -132,10 +128,6 @@ class GroupOption(Option):
     def dim_of(self, value: Any, shape: Shape) -> int | None:
         """Return the dimension that a parameter is sharded along, where it says so."""
         return None
-
-    def helper(self, value: Any) -> str:
-        """Return the class that it needs, as source."""
-        return ""
 
     def rounding(self, value: Any) -> str:
         """Return what modules compute with in place of a parameter ``p``, if that is not it."""

@@ -137,6 +137,7 @@ class AllGatherExtension(GroupOption):
     cast.
     """
 
+    sources = "".join(_SOURCE.format(**each._asdict()) for each in _EXTENSIONS.values())
     name, place = "all_gather_extension", 4
     extension = Choice("all_gather_extension", 12, place=102)
     prefix = "all_gather:"
@@ -149,10 +150,6 @@ class AllGatherExtension(GroupOption):
     @override
     def does(self, value: str | None) -> tuple[Trait, ...]:
         return ("gathers_several",) if value == "signs_apart" else ()
-
-    @override
-    def helper(self, value: str | None) -> str:
-        return _SOURCE.format(**_EXTENSIONS[value]._asdict()) if value else ""
 
     @override
     def rounding(self, value: str | None) -> str:

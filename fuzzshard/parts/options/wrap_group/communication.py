@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingGroups, Reasons, Tape, Told
-from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.communication import SOURCES, WORDS
 from fuzzshard.parts.options.wrap_group import GroupOption, Trait, WrapGroup
 
 Words = tuple[str, ...]
@@ -29,6 +29,7 @@ class Communication(GroupOption):
     """What a wrapped module is told about its collectives, once all are wrapped."""
 
     name, place = "communication", 3
+    sources = SOURCES
     extension = Choice("communication", 10, place=101)
     meanings = {f"communication:{name}": word.meaning for name, word in WORDS.items()}
 

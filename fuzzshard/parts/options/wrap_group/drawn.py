@@ -11,7 +11,24 @@ from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingGroups
 from fuzzshard.parts.options.wrap_group import GroupOption, Init
 
-DRAW = """
+"""What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance.
+
+Replicas on ranks that draw as many numbers: "Currently we only support correct RNG on
+cuda/cuda-like devices" (``is_rng_supported_mesh``, torch/distributed/tensor/_random.py). So on the
+CPU ranks go on with other numbers after a parameter of which they have parts of different sizes.
+"""
+
+INITS = get_args(Init)
+
+
+class Drawn(GroupOption):
+    """By what its parameters are drawn once all groups are there, as is done to a model that was
+    built on the meta device.
+    """
+
+    name, place = "drawn", 9
+    extension = Choice("drawn", 8, place=103)
+    sources = """
 def shards(parameters, group):  # meshes differ where some are ignored
     return [
         (p, placement.dim)
@@ -49,23 +66,6 @@ def draw(modules, init):  # whatever is drawn wrongly changes the values that ar
                     value = value + (drawn - due).abs().sum().item()
                 p.copy_(value)
 """
-"""What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance.
-
-Replicas on ranks that draw as many numbers: "Currently we only support correct RNG on
-cuda/cuda-like devices" (``is_rng_supported_mesh``, torch/distributed/tensor/_random.py). So on the
-CPU ranks go on with other numbers after a parameter of which they have parts of different sizes.
-"""
-
-INITS = get_args(Init)
-
-
-class Drawn(GroupOption):
-    """By what its parameters are drawn once all groups are there, as is done to a model that was
-    built on the meta device.
-    """
-
-    name, place = "drawn", 9
-    extension = Choice("drawn", 8, place=103)
     prefix = "drawn:"
     meanings = {f"drawn:{init}": f"sharded parameters drawn by {init}" for init in INITS}
 
