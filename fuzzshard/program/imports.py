@@ -19,8 +19,6 @@ from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed._functional_collectives import all_to_all_single
 from torch.distributed._functional_collectives import all_to_all_single_autograd
-from torch.distributed._composable.replicate import replicate
-from torch.distributed.algorithms._comm_hooks import default_hooks
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,

@@ -22,7 +22,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.parts import ops
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
-from fuzzshard.program.helpers import called
+from fuzzshard.program.helpers import called, sources
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
 from fuzzshard.program.scope import Scope
@@ -48,6 +48,12 @@ CASE = make_case(
 def lines_of(case: Case) -> list[str]:
     mesh: Any = RankMesh(0, 1, torch.device("cpu"), *[None] * 4, 0)  # type: ignore[arg-type]
     return list(Recorded(case, mesh, torch.float32).ran)  # type: ignore[attr-defined]
+
+
+def test_no_two_parts_define_the_same_function() -> None:
+    names = [name for text in sources() for name in re.findall(r"(?m)^(?:def|class) (\w+)", text)]
+    assert {"copied", "interrupt"} <= {*names}
+    assert sorted(names) == sorted({*names})
 
 
 def test_a_script_prints_what_a_rank_ran() -> None:

@@ -190,6 +190,7 @@ class FSDP1Script(EngineScript):
 
     variable = "fsdp"
     sources = """
+from torch.distributed.algorithms._comm_hooks import default_hooks
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel
 from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ReplicateScript(EngineScript):
     """Hooks the model itself."""
 
+    sources = "from torch.distributed._composable.replicate import replicate\n"
+
     @override
     def moves_inputs(self, case: Case, target: str) -> bool:
         return not target
