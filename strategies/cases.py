@@ -144,7 +144,7 @@ def draw_case(
     case = _for_cuda(case) if cuda else case
     case = that_run(case, engines)
     case = without_kernels(case) if cuda else case  # of an engine that has joined
-    late = _with_late_loss(case, allowed, given, cuda=cuda)
+    late = _with_late_loss(for_settings, allowed, case, given, cuda=cuda)
     case = case if late is case else that_run(late, late.engines)
     told = for_settings.within(ddp, for_settings, allowed, case, uneven=not given.schedule)
     case = case if told == case else that_run(told, told.engines)
@@ -218,13 +218,14 @@ def _experiment(
 
 def _loss(tape: Tape, *, exact: bool) -> str:
     """``exact``: one that rounds nothing."""
-    losses = [loss for loss in LOSSES.values() if not (loss.extension or loss.context)]
+    losses = [loss for loss in LOSSES.values() if not (loss.extension or loss.late_percent)]
+    losses = [loss for loss in losses if not loss.context]
     *losses, last = (loss for loss in losses if loss.is_exact or not exact)
     chosen = (loss for loss in losses if tape.chance(loss.percent, simpler=loss.is_simpler))
     return next(chosen, last).name
 
 
-def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Case:
+def _with_late_loss(tape: Tape, swarm: Swarm, case: Case, given: Given, *, cuda: bool) -> Case:
     """``case`` with a loss that few cases can have, if the swarm wants that and it is one.
 
     It has the engines alone that run with it then.
@@ -232,7 +233,8 @@ def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Ca
     for loss in LOSSES.values():
         made = {f"loss:{loss.name}", "input:requires_grad"} if loss.differentiates_twice else set()
         runs = any(made.isdisjoint(spec.excludes) for spec in specs(case.engines))
-        if runs and loss.extension and loss.extension.name in swarm:
+        wanted = loss.extension and loss.extension.name in swarm
+        if runs and (wanted or (loss.late_percent and tape.chance(loss.late_percent))):
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice and not given.inputs:
                 changed = replace(changed, inputs=differentiable(case.inputs))

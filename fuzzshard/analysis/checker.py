@@ -18,6 +18,7 @@ from fuzzshard.analysis.check_options import group_misfits, no_parameters, optio
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
 from fuzzshard.analysis.experts import has_experts
 from fuzzshard.analysis.groups import uses_outside_groups, wrapped_modules
+from fuzzshard.analysis.in_place import loss_misfits
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.layouts import check_layouts
 from fuzzshard.analysis.optimized import shares
@@ -26,6 +27,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, count_paths
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.names import is_path
 from fuzzshard.parts.op import Below, Call, Op, Reasons, Taking
 from fuzzshard.parts.ops import sharding
@@ -216,6 +218,7 @@ class Checker(ScheduleState):
                 "it",
                 f"wrap {target or path!r} itself",
             )
+        yield from loss_misfits(self.case, target)
         try:
             check_layouts(self.case, self.found, target)
             check_dtypes(self.case, self.found, target, self.cast)
@@ -252,6 +255,11 @@ class Checker(ScheduleState):
         """Yield for which group more than one dtype is trained once what is at these is."""
         frozen = self._frozen_at_first.difference(*map(self.parameters_at, targets))
         return trained_in_several_dtypes(self.case, self.found, frozen)
+
+    @property
+    def changes_in_place(self) -> bool:
+        """Whether some tensor is changed in place."""
+        return self.found.adds_in_place or LOSSES[self.case.loss].changes_outputs
 
     @property
     def takes_gradients(self) -> bool:

@@ -3,9 +3,10 @@
 With ``skip_all_reduce_unused_params`` the reducer does not all-reduce a bucket whose parameters
 are all unused (``torch/csrc/distributed/c10d/reducer.cpp``, ``should_skip_all_reduce_bucket``).
 ``_match_all_reduce_for_bwd_pass`` (``torch/nn/parallel/distributed.py``) goes through all buckets
-on a rank that has joined. With ``static_graph``, which keeps what is unused, collectives of ranks
-no longer match: gradients are added to those of other buckets, or a rank hangs or dies. The mend
-takes the parameters that have no gradient for the unused ones, as the reducer does not tell them.
+on a rank that has joined. With ``static_graph``, which keeps what is unused, or where all
+parameters of a bucket are frozen, collectives of ranks no longer match: gradients are added to
+those of other buckets, or a rank hangs or dies. The mend takes frozen parameters for the unused
+ones, and with ``static_graph`` those that have no gradient, as the reducer does not tell them.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -60,11 +61,14 @@ EDITS = (
         "grad_buckets = self.reducer._get_zeros_like_grad_buckets()",
         """
         grad_buckets = self.reducer._get_zeros_like_grad_buckets()
-        if self.static_graph and self.skip_all_reduce_unused_params:
+        if self.skip_all_reduce_unused_params:
             grad_buckets = [
                 bucket
                 for bucket in grad_buckets
-                if any(p.grad is not None for p in bucket.parameters())
+                if any(
+                    p.grad is not None if self.static_graph else p.requires_grad
+                    for p in bucket.parameters()
+                )
             ]
         """,
     ),

@@ -104,15 +104,6 @@ EDITS = (
     Edit(
         f"{_DDP}._post_forward",
         """
-        if (self.find_unused_parameters and not self.static_graph) or (
-        """,
-        """
-        if (
-        """,
-    ),
-    Edit(
-        f"{_DDP}._post_forward",
-        """
         passthrough_tensor_list = _DDPSink.apply(
             weakref.ref(self),
             *output_tensor_list,

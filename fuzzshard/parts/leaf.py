@@ -142,6 +142,11 @@ class Leaf(Part, frozen=True, kw_only=True):
     """The classes that :meth:`constructor` may name beside ``torch.nn``, as source."""
 
     @property
+    def saves_result(self) -> bool:
+        """Whether its backward needs its result, which nobody may change in place then."""
+        return any(kind.saves_result for kind in self.kinds)
+
+    @property
     def drops(self) -> float | None:
         """The share of elements that its masks drop; None: it is no dropout."""
         return None

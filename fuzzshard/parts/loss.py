@@ -52,8 +52,12 @@ class Loss:
     """Why it needs these."""
     extension: ClassVar[Choice | None] = None
     """The choice of swarms that it is drawn for, where its case is drawn but for that."""
+    late_percent: ClassVar[int] = 0
+    """How often it takes the place of another in a case that it fits, once all else is drawn."""
     differentiates_twice: ClassVar[bool] = False
     """Whether it is made of gradients of inputs, so that a backward goes through a backward."""
+    changes_outputs: ClassVar[bool] = False
+    """Whether it changes outputs in place, of which no backward may need the old values."""
     context: ClassVar[str] = ""
     """What it and its backward have to be in, where tensor-parallel ranks share it: it is drawn
     with a plan.

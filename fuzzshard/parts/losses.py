@@ -215,6 +215,24 @@ class GradientPenalty(Loss):
         return f"penalized({', '.join((term.output, *term.inputs))})"
 
 
+class DoubledInPlace(Loss):
+    """A dot product of outputs and a target, once outputs are doubled in place.
+
+    DDP clones outputs so that a user may do so: "this can be set to False if you are not
+    modifying the loss in place" (``_set_ddp_sink_clone``).
+    """
+
+    name, meaning = "doubled_in_place", "outputs that are doubled in place, times a target"
+    place = 6
+    late_percent = 20
+    changes_outputs = True
+
+    @override
+    def text(self, term: Term) -> str:
+        doubled = f"{term.output}.mul_(2)"
+        return f"({doubled} * {term.target}).sum()" if term.target else f"{doubled}.sum()"
+
+
 _ALL = (*Loss.__subclasses__(), *LossParallel.__subclasses__())
 LOSSES: dict[str, Loss] = {loss.name: loss() for loss in sorted(_ALL, key=lambda loss: loss.place)}
 """By name, in the order in which one is drawn."""

@@ -578,6 +578,13 @@ DIVERGENCES = {
     ),
     "ddp_one_bucket_reduced": diverges("gradient", engine="ddp", ddp=DDP(buckets="one_each")),
     "ddp_keeps_initial_values": diverges("output", engine="ddp", ddp=DDP(initial="first_rank")),
+    "ddp_clones_no_outputs": Planted(
+        make_case(loss="doubled_in_place", engines=("ddp",)),
+        "crash/ddp/RuntimeError in <module>",
+        FORWARD_AT,
+        comparison="invariant",
+        status=Status.CRASH,
+    ),
     "ddp_keeps_buffers": diverges(
         "buffer",
         at=4,
@@ -996,6 +1003,7 @@ HARMLESS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("replicas_stay_whole", {"engines": ("fully_shard",)}),
     ("ddp_one_bucket_reduced", NO_DDP_OPTIONS),
     ("ddp_keeps_initial_values", NO_DDP_OPTIONS),
+    ("ddp_clones_no_outputs", {"loss": "dot"}),
     ("ddp_keeps_buffers", NO_DDP_OPTIONS),
     ("ddp_broadcasts_what_was_a_buffer", NO_DDP_OPTIONS),
     ("ddp_broadcasts_what_was_a_buffer", {"model": chain(s=BatchNorm(), a=Linear(out=3))}),

@@ -253,6 +253,7 @@ OPTIONS = {
     "loss sum": bitwise(loss="sum"),
     "loss mean square": bitwise(loss="mean_square"),
     "loss over tokens": bitwise(loss="token_mean"),
+    "outputs doubled in place": bitwise(loss="doubled_in_place"),
     "a penalty on gradients of inputs": bitwise(
         loss="gradient_penalty",
         notes={

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import chain, graph, make_case
 
 from fuzzshard.analysis.in_place import changed_outputs
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.graph import Block
+from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR = Linear(out=5)
+BOTH: Any = {"outputs": "h0 h1", "returns": "tuple"}
 
 
 @pytest.mark.parametrize(
@@ -31,3 +36,35 @@ LINEAR = Linear(out=5)
 )
 def test_outputs_are_changed_in_place(model: Block, changed: set[str]) -> None:
     assert set(changed_outputs(make_case(model, wrap=()))) == changed
+
+
+@pytest.mark.parametrize(
+    ("model", "may"),
+    [
+        (graph("h0 = a(x)", "h1 = b(h0)", a=LINEAR, b=LINEAR), True),
+        (graph("h0 = a(x)", "h1 = b(h0)", "h2 = add(h0, h1)", a=LINEAR, b=LINEAR), True),
+        (graph("h0 = inner(x)", inner=chain(a=LINEAR)), True),
+        (graph("h0 = a(x)", "h1 = b(h0)", a=LINEAR, b=LINEAR, **BOTH), False),
+        (graph("h0 = a(x)", outputs="h0 h0", a=LINEAR, returns="tuple"), False),
+        (graph("h0 = a(x)", outputs="h0 x", a=LINEAR, returns="tuple"), False),
+        (graph("h0 = a(x)", "h1 = relu(h0)", a=LINEAR), False),
+        (graph("h0 = a(x)", "h1 = detach(h0)", a=LINEAR, **BOTH), False),
+        (chain(a=LINEAR, b=Activation()), False),
+        (graph("h0 = a(x)", "h1 = inner(h0)", a=LINEAR, inner=graph(outputs="x")), False),
+    ],
+    ids=[
+        "the result of a module",
+        "a sum",
+        "the result of a module within a block",
+        "what another module reads",
+        "one output twice",
+        "an input",
+        "what a relu has saved",
+        "an output and the same, detached",
+        "the result of a module without parameters",
+        "what a block returns as it is",
+    ],
+)
+def test_a_loss_changes_what_no_backward_needs(model: Block, may: bool) -> None:
+    assert is_valid(make_case(model, wrap=(), loss="dot"))
+    assert is_valid(make_case(model, wrap=(), loss="doubled_in_place")) is may

@@ -117,6 +117,11 @@ class DistributedDataParallel(EngineSpec):
             "distributed.py, _post_forward: 'DDPSink is currently enabled for unused parameter "
             "detection and static graph training for first iteration.'",
         ),
+        "ddp:uncloned_outputs & loss:doubled_in_place": Exclusion(
+            "outputs are changed in place, and DDP is told not to clone them",
+            "distributed.py, _set_ddp_sink_clone: 'this can be set to False if you are not "
+            "modifying the loss in place'",
+        ),
         "ddp:hook_fp16* & user_hook:post_accumulate_grad_hook": Exclusion(
             "a hook on what has accumulated, and DDP's hook rounds what it leaves",
             "fuzzshard: the reference averages before it calls such hooks, as fully_shard does; "

@@ -284,6 +284,13 @@ class SPMD(FullyShard):
             "torch/distributed/tensor/_random.py, manual_seed: 'no ranks should be initialized "
             "with values other than ``seed``'",
         ),
+        "loss:doubled_in_place": Exclusion(
+            "outputs are changed in place, and are views: to_local() returns one",
+            "torch/csrc/autograd/variable.cpp: 'This view was created inside a custom Function "
+            "... and the autograd logic to handle view+inplace would override the custom backward "
+            "associated with the custom Function, leading to incorrect gradients. This behavior "
+            "is forbidden.'",
+        ),
         f"op:cast & {HOOKS}|op:grad_dtype_* & wrap:parameter_in_no_group": SWAPPED,
         "spmd:flattened|spmd:replicated & schedule:no_all_reduce": Exclusion(
             "a flag of meshes with an axis to shard over and one to replicate over",

@@ -70,9 +70,9 @@ def hooking(scale):  # a hook of the user on the tensor that a module returns
                 "a hook is registered on a compiled model",
                 "torch.compile may not see it (skip_nnmodule_hook_guards): compile nothing",
             )
-        if at.found.adds_in_place:
+        if at.changes_in_place:
             yield (
-                "a hook returns new tensors, and iadd changes a tensor in place",
+                "a hook returns new tensors, and iadd or the loss changes a tensor in place",
                 "which tensor is changed would depend on the hook: remove either",
             )
 
