@@ -19,8 +19,8 @@ RanksOf = Literal["world", "mesh"]
 WORLDS_PER_DEVICE_SET = 8
 """How many worlds ``auto`` puts on the same CUDA devices.
 
-On two H200s worlds of two ranks did 1.46 cases/s in one world, 3.72 in four and 5.72 in eight (note
-0023).
+On two H200s worlds of two ranks did 1.46 cases/s in one world, 3.72 in four and 5.72 in eight
+(note 0023).
 """
 
 RANKS_PER_CORE = 16

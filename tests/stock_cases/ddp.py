@@ -47,6 +47,7 @@ DDP_OPTIONS = {
         DDP(initial="first_rank"), schedule=(STEP, FORWARD, BACKWARD, STEP)
     ),
     "a user's hook, values that nobody synchronises": ddp(DDP(hook="average", initial="unsynced")),
+    "post-local SGD's hook, composable": ddp(DDP(hook="local_sgd"), engines=("replicate",)),
     "torch's hook that averages in float16, after no_sync": ddp(
         DDP(hook="fp16"), schedule=(_SYNC[0], FORWARD, BACKWARD, _SYNC[1], *_THREE_STEPS)
     ),

@@ -35,7 +35,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     buffers: Literal["local", "forward_local", "broadcast", "forward_broadcast"] = "local"
     initial: Literal["equal", "first_rank", "unsynced"] = "equal"
     device_mesh: bool = False
-    hook: Literal["allreduce", "average", "fp16", "fp16_wrapper"] | None = None
+    hook: Literal["allreduce", "average", "fp16", "fp16_wrapper", "local_sgd"] | None = None
     join: Literal["initial", "effective", "throwing", "off"] | None = None
     manual_finalization: bool = False
     ignored_modules: bool = False
@@ -242,10 +242,12 @@ _AVERAGE = (
 
 
 _HOOKS = {
-    "allreduce": "allreduce_hook",
-    "average": "average_hook",
-    "fp16": "fp16_compress_hook",
-    "fp16_wrapper": "fp16_compress_wrapper(allreduce_hook)",
+    "allreduce": "{group}, allreduce_hook",
+    "average": "{group}, average_hook",
+    "fp16": "{group}, fp16_compress_hook",
+    "fp16_wrapper": "{group}, fp16_compress_wrapper(allreduce_hook)",
+    "local_sgd": "PostLocalSGDState({group}, {subgroup}, start_localSGD_iter=1), "
+    "post_localSGD_hook",
 }
 
 
@@ -255,15 +257,21 @@ class Hook(DDPOption):
     ``fp16_compress_hook`` "casts ``GradBucket`` tensor to half-precision floating-point format
     (``torch.float16``) and then divides it by the process group size", and is "equivalent to
     ``fp16_compress_wrapper(allreduce_hook)``". Scaled gradients come near to the largest float16.
+
+    ``post_localSGD_hook`` averages in a subgroup, here of all ranks, once it has begun.
     """
 
     name, place = "hook", 4
-    weights = ((None, 5), ("allreduce", 2), ("average", 2), ("fp16", 4), ("fp16_wrapper", 2))
+    weights = (
+        *((None, 5), ("allreduce", 2), ("average", 2), ("fp16", 4), ("fp16_wrapper", 2)),
+        ("local_sgd", 2),
+    )
     meanings = {
         "ddp:hook_allreduce": "torch's all-reduce as a communication hook",
         "ddp:hook_average": "a communication hook that divides after the sum",
         "ddp:hook_fp16": "gradients that fp16_compress_hook averages in float16",
         "ddp:hook_fp16_wrapper": "fp16_compress_wrapper around torch's all-reduce",
+        "ddp:hook_local_sgd": "post_localSGD_hook, with a subgroup of all ranks",
     }
 
     @override
@@ -277,7 +285,9 @@ class Hook(DDPOption):
         if value is None:
             return []
         defined = _AVERAGE if value == "average" else ()
-        return [*defined, f"{engine}.register_comm_hook({group}, {_HOOKS[value]})"]
+        subgroup = "dist.group.WORLD" if group == "None" else group
+        told = _HOOKS[value].format(group=group, subgroup=subgroup)
+        return [*defined, f"{engine}.register_comm_hook({told})"]
 
 
 JOINED = {
