@@ -297,7 +297,9 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
         dtype=dtype or _LIFTED[case.dtype],
         dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
-        fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
+        fsdp1=replace(
+            case.fsdp1.unrounded(case.mesh.data_size), precision=policy(case.fsdp1.precision)
+        ),
         optimizer=case.optimizer.unrounded(),
         ddp=case.ddp.unrounded(case.mesh.data_size),
     )
@@ -312,7 +314,7 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         dtype=dtype,
         dtypes=(),
         wrap=tuple(replace(group, precision=None) for group in case.wrap),
-        fsdp1=replace(case.fsdp1, precision=None),
+        fsdp1=replace(case.fsdp1.unrounded(case.mesh.data_size), precision=None),
         optimizer=case.optimizer.unrounded(),
         ddp=case.ddp.unrounded(case.mesh.data_size),
     )

@@ -203,8 +203,13 @@ class ExplicitSync:
         as for ten thousand.
         """
         divisors = {fqn: ranks or flags.divisors[self.owners[fqn]] for fqn in local}
-        if halved := local.keys() & self.manner.in_half:
-            halves = {fqn: local[fqn].half().div_(divisors[fqn]) for fqn in local if fqn in halved}
+        in_half = self.manner.in_half
+        if halved := local.keys() & in_half.keys():
+            halves = {
+                fqn: local[fqn].to(getattr(torch, in_half[fqn])).div_(divisors[fqn])
+                for fqn in local
+                if fqn in halved
+            }
             if self.mesh.size > 1:
                 self._add_up([*halves.values()])
             others = {fqn: local[fqn] for fqn in local if fqn not in halved}

@@ -27,6 +27,7 @@ from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.manner import Manner
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import BY_NAME
@@ -71,12 +72,13 @@ def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
     )
 
 
-def _averaged_in_half(case: Case, spec: EngineSpec) -> frozenset[str]:
-    """Return the parameters whose gradients a hook of DDP averages in float16."""
-    if not spec.averages_in_half(case):
-        return frozenset()
+def _averaged_in_half(case: Case, spec: EngineSpec) -> dict[str, Dtype]:
+    """Return the parameters whose gradients a hook averages in half precision, and in which."""
+    half = spec.averages_in_half(case)
+    if half is None:
+        return {}
     ignored = ignored_parameters(case, by_replicate=spec.ignores_modules)
-    return frozenset(inferred(case).parameters) - ignored
+    return {fqn: half for fqn in inferred(case).parameters if fqn not in ignored}
 
 
 def is_beyond_rounding(difference: Difference) -> bool:

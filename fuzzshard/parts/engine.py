@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.leaf import Role
 from fuzzshard.parts.op import Choice
@@ -123,9 +124,9 @@ class EngineSpec:
         """
         return False
 
-    def averages_in_half(self, case: Case) -> bool:
-        """Return whether a hook averages gradients in float16."""
-        return False
+    def averages_in_half(self, case: Case) -> Dtype | None:
+        """Return the half precision in which a hook averages gradients, if one does."""
+        return None
 
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""

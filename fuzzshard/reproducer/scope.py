@@ -331,9 +331,9 @@ class Scope(scope.Scope):
             *([] if alone else [f"    dist.all_reduce(grad{names.group_argument})"]),
             f"    grad /= {names.data_size if divisor is None else divisor}",
         ]
-        if self.engine.averages_in_half(case):
+        if half := self.engine.averages_in_half(case):
             lines = [
-                f"    half = grad.half() / {names.data_size}  # as the hook does",
+                f"    half = grad.to(torch.{half}) / {names.data_size}  # as the hook does",
                 f"    dist.all_reduce(half{names.group_argument})",
                 "    grad.copy_(half)",
             ]

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from fuzzshard.subject.subject import Variation
 
 
-def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
+def _hook_lines(case: Case, fsdp: str, group: str, *, shards: bool) -> list[str]:
     """Registers the communication hook on ``fsdp``, if there is one."""
-    if spec.hook == "torch":
-        name = "reduce_scatter_hook" if shards else "allreduce_hook"
-        return [
-            f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"
-        ]
+    spec = case.fsdp1
     if spec.hook is None:
         return []
+    if spec.hook != "average":
+        names = {"torch": "reduce_scatter_hook" if shards else "allreduce_hook"}
+        name = names.get(spec.hook, f"{spec.hook}_compress_hook")
+        state = f"default_hooks.DefaultState({group})"
+        if spec.averages_in_half:
+            state = f"default_hooks.LowPrecisionState({group}, torch.{case.dtype})"
+        return [f"{fsdp}.register_comm_hook({state}, default_hooks.{name})"]
     reduced = (
         "dist.reduce_scatter_tensor(shard, grad, group=group)"
         if shards
@@ -210,7 +213,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         lines += _unit_lines(case, model, variable, names)
         if case.fsdp1.initial == "applied":
             lines += [*_DOUBLE, f"{variable}.apply(double)"]
-        return lines + _hook_lines(case.fsdp1, variable, names.group, shards=shards(case))
+        return lines + _hook_lines(case, variable, names.group, shards=shards(case))
 
     @override
     def clip_line(self, called: str, arguments: str) -> str:

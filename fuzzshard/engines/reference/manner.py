@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fuzzshard.engines.nested import map_tensors
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.options.optimizer import Optimizer
 
 COUNT = "num_batches_tracked"
@@ -33,8 +34,8 @@ class Manner:
     of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
     parameters that the optimizer makes a state of before an op. ``averages_again``: a backward
     averages all that ``.grad`` holds. ``in_half``: the parameters whose gradients are averaged in
-    float16. ``apart``: the gradients that a backward averages after those that waited for it, and
-    not with them.
+    half precision, and in which. ``apart``: the gradients that a backward averages after those
+    that waited for it, and not with them.
     """
 
     joins_inputs: bool = False
@@ -43,7 +44,7 @@ class Manner:
     counts: Counts = dataclasses.field(default_factory=dict)
     made: frozenset[tuple[int, str]] = frozenset()
     averages_again: bool = False
-    in_half: frozenset[str] = frozenset()
+    in_half: Mapping[str, Dtype] = dataclasses.field(default_factory=dict)
     apart: frozenset[tuple[int, str]] = frozenset()
 
 

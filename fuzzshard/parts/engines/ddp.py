@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engine import UNEVEN, EngineSpec
 from fuzzshard.parts.engines.older import (
     OLDER,
@@ -144,8 +145,8 @@ class DistributedDataParallel(EngineSpec):
         return True
 
     @override
-    def averages_in_half(self, case: Case) -> bool:
-        return case.ddp.averages_in_half
+    def averages_in_half(self, case: Case) -> Dtype | None:
+        return "float16" if case.ddp.averages_in_half else None
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import (
     HOOKS,
@@ -179,6 +180,11 @@ class FullyShardedDataParallel(EngineSpec):
             "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
             "supported for hybrid strategies'; its hooks take a shard, or the whole gradient",
         ),
+        "fsdp1:hook_fp16|fsdp1:hook_bf16 & fsdp1:precision": Exclusion(
+            "two dtypes in which gradients are reduced, one of mixed precision and one of a hook",
+            "_runtime_utils.py, _post_backward_hook: with a low precision hook gradients are not "
+            "cast to reduce_dtype",
+        ),
         "fsdp1:summon_*gradients|op:overflow & fsdp1:flat_params": Exclusion(
             "summon_full_params(with_grads=True) of flat parameters, in which gradients are whole",
             f"{_SUMMON}: 'only supported when passing use_orig_params=True to the FSDP "
@@ -198,6 +204,10 @@ class FullyShardedDataParallel(EngineSpec):
     @override
     def averages_again(self, case: Case) -> bool:
         return not shards(case)
+
+    @override
+    def averages_in_half(self, case: Case) -> Dtype | None:
+        return case.fsdp1.averages_in_half
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

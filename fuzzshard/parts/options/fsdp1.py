@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from msgspec import structs
 from typing_extensions import override
 
 from fuzzshard.parts.dtypes import Dtype
@@ -23,6 +24,10 @@ Summoned = Literal[
 ]
 
 
+_HALVES: dict[str, Dtype] = {"fp16": "float16", "bf16": "bfloat16"}
+"""In what hooks that compress gradients average them."""
+
+
 class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units."""
 
@@ -38,7 +43,7 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     precision: Precision | None = None
     debug: Literal["off", "detail"] = "off"
     initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
-    hook: Literal["torch", "average"] | None = None
+    hook: Literal["torch", "average", "fp16", "bf16"] | None = None
     summon: Summoned | None = None
     device_mesh: bool = False
 
@@ -51,6 +56,16 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     def summons_gradients(self) -> bool:
         """Whether gradients are summoned with their parameters."""
         return self.summon in ("gradients", "discarded_gradients")
+
+    @property
+    def averages_in_half(self) -> Dtype | None:
+        """The half precision that gradients are cast to, divided and added up in."""
+        return _HALVES.get(self.hook or "")
+
+    def unrounded(self, ranks: int) -> Self:
+        """Return the same without what more than two of ``ranks`` may round in any order."""
+        rounds = self.averages_in_half and ranks > 2
+        return structs.replace(self, hook="torch") if rounds else self
 
     @property
     def takes_mesh(self) -> bool:
@@ -289,19 +304,28 @@ class Initial(FSDP1Option):
 
 
 class Hook(FSDP1Option):
-    """Torch's communication hook, or one that divides after the sum."""
+    """One of torch's communication hooks, or one that divides after the sum.
+
+    ``fp16_compress_hook`` "casts ``grad`` to half-precision floating-point format
+    (``torch.float16``)", divides it before and after "a communication step (``all_reduce`` or
+    ``reduce_scatter``)", and then "compressed gradients are casted back to parameters' precision".
+    """
 
     name, place, further = "hook", 10, True
     meanings = {
         "fsdp1:hook_torch": "torch's own communication hook for FSDP1",
         "fsdp1:hook_average": "a communication hook that divides after the sum",
+        "fsdp1:hook_fp16": "gradients that fp16_compress_hook averages in float16",
+        "fsdp1:hook_bf16": "gradients that bf16_compress_hook averages in bfloat16",
     }
 
     @override
     def draw(self, drawing: DrawingFSDP1) -> str | None:
         if drawing.case.fsdp1.is_hybrid or drawing.case.fsdp1.strategy == "mixed":
             return None
-        return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
+        return drawing.tape.weighted(
+            ((None, 5), ("average", 3), ("torch", 3), ("fp16", 4), ("bf16", 4))
+        )
 
 
 class Summon(FSDP1Option):
