@@ -22,6 +22,9 @@ _DIMS: tuple[tuple[Literal[0, 1, -1] | None, int], ...] = ((None, 1), (0, 2), (1
 """The dims that values are sharded along, with weights: operators reduce any dim but the first."""
 
 
+_OF_NORMS = ("rows", "sequence")
+
+
 class _Use(NamedTuple):
     """A leaf or an elementwise function that a value goes through; ``path`` of a leaf that has
     parameters.
@@ -52,7 +55,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
         if len(parts) == 2 and tape.chance(85):
             plans |= _pair(tape, case, found, parts[0].path, parts[1].path)
         elif len(parts) == 3 and len(chain) == 3 and tape.chance(85):
-            plans |= _sequence(tape, case, [use.path for use in parts])
+            plans |= _sequence(tape, case, found, [use.path for use in parts])
     alone = [
         path
         for path, module in found.modules.items()
@@ -78,7 +81,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
             )
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
-        return _preparing(tape, case, found, chosen)
+        return _preparing(tape, case, found, _otherwise(tape, case, found, chosen))
     return tuple(_by_rows(path, found.leaves[path]) for path in alone)
 
 
@@ -139,29 +142,81 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
 def _pair(
     tape: Tape, case: Case, found: Inferred, first: str, second: str
 ) -> dict[str, TensorParallel]:
-    if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found, first):
-        return {}
-    local = not tape.chance(50)
+    """Return plans in which the second layer takes the layout that the first one gives. Of a
+    DTensor it need not know: it "is already a DTensor" then (``SequenceParallel``).
+    """
+    local, takes_ids = not tape.chance(50), "ids" in found.leaves[second].takes
+    if tape.chance(50):
+        if takes_ids or not _splits(case, found, first):
+            return {}
+        return {
+            first: TensorParallel(module=first, style="colwise", local_output=local),
+            second: TensorParallel(module=second, style="rowwise"),
+        }
+    between = tape.pick(_layouts(case, first, found, even=local))
+    taken = between if local or takes_ids else tape.pick(("default", "replicate", between))
     return {
-        first: TensorParallel(module=first, style="colwise", local_output=local),
-        second: TensorParallel(module=second, style="rowwise"),
+        first: _styled(tape, first, input="replicate", output=between, local_output=local),
+        second: _styled(tape, second, input=taken, output="replicate"),
     }
 
 
-def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParallel]:
-    if case.inputs.seq < 1 or case.inputs.seq % (case.mesh.tensor or 1):
-        return {}
+def _styled(tape: Tape, path: str, **layouts: Any) -> TensorParallel:
+    styles: tuple[Any, Any] = ("colwise", "rowwise")
+    return TensorParallel(module=path, style=tape.pick(styles), **layouts)
+
+
+def _layouts(case: Case, path: str, found: Inferred, *, even: bool) -> list[Any]:
+    """Return the layouts that the result of a module may have; ``even``: in equal parts."""
+    ranks = case.mesh.tensor or 1
+    sizes = {"rows": case.inputs.batch, "features": found.output_values[path][0].size}
+    sizes |= {"sequence": case.inputs.seq} if case.inputs.seq else {}
+    return ["replicate", *(name for name, n in sizes.items() if not (even and n % ranks))]
+
+
+def _sequence(
+    tape: Tape, case: Case, found: Inferred, paths: list[str]
+) -> dict[str, TensorParallel]:
     first, norm, second = paths
+    parts = [along for along in _layouts(case, first, found, even=True) if along in _OF_NORMS]
+    if not parts:
+        return {}
+    along = tape.pick(parts[::-1])
     local = not tape.chance(40)
     return {
         first: TensorParallel(
-            module=first, style="rowwise", input="replicate", output="sequence", local_output=local
+            module=first, style="rowwise", input="replicate", output=along, local_output=local
         ),
-        norm: TensorParallel(module=norm, style="sequence", local_output=local),
-        second: TensorParallel(
-            module=second, style="colwise", input="sequence", output="replicate"
+        norm: TensorParallel(
+            module=norm,
+            style="sequence",
+            input=along if along == "rows" else "default",
+            local_output=local,
         ),
+        second: TensorParallel(module=second, style="colwise", input=along, output="replicate"),
     }
+
+
+def _otherwise(
+    tape: Tape, case: Case, found: Inferred, plans: tuple[TensorParallel, ...]
+) -> tuple[TensorParallel, ...]:
+    """Return ``plans`` in which some layers give DTensors of any layout to those that take them,
+    and some count dims from the end.
+    """
+    for index, plan in enumerate(plans):
+        if plan.style not in ("colwise", "rowwise", "sequence"):
+            continue
+        output = tape.pick(_layouts(case, plan.module, found, even=False))
+        tried = replace(plan, output=output, local_output=False)
+        options = [tried] if plan.style != "sequence" and tape.chance(40) else []
+        counted = [replace(p, from_end=True) for p in (*options, plan) if tape.chance(40)]
+        for changed in (*counted, *options):
+            others = (*plans[:index], changed, *plans[index + 1 :])
+            made = replace(case, tensor_parallel=others)
+            if not any(plan_misfits(made, found)) and computes(made, found):
+                plans = others
+                break
+    return plans
 
 
 def _splits(case: Case, found: Inferred, path: str) -> bool:

@@ -47,6 +47,11 @@ def all_rows(case: Case) -> frozenset[int]:
     return frozenset(rows for batch in used_batches(case) for rows in rows_of_batch(case, batch))
 
 
+def told_rows(case: Case) -> frozenset[int]:
+    """Return every number of rows that inputs tell, whether a batch is used or not."""
+    return frozenset((case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)))
+
+
 def least_rows(case: Case, found: Inferred) -> int:
     """Return the fewest rows of a batch on any rank: none, unless something needs values."""
     return max(

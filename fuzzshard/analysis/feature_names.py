@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, get_args
 
 from fuzzshard.analysis.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.analysis.experts import beside_others
@@ -26,6 +26,7 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
+from fuzzshard.case.options import Along
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.engines import ENGINES, OPTIONS
 from fuzzshard.parts.leaves import LEAVES
@@ -58,6 +59,10 @@ Test = Callable[[Case, Inferred], bool]
 def _some(field: str, test: Callable[[Any], bool]) -> Test:
     """Return a test whether some item of a field of the case is so."""
     return lambda case, _: any(map(test, getattr(case, field)))
+
+
+def _lays(along: Along) -> Test:
+    return _some("tensor_parallel", lambda plan: along in (plan.input, plan.output))
 
 
 def _some_block(test: Callable[[str, Block], bool]) -> Test:
@@ -253,6 +258,9 @@ FEATURES: dict[str, str] = {
     "tensor:grad_placements": "a module that computes with DTensors and says what gradients are",
     "tensor:local_map": "a module that computes with what a rank has of DTensors",
     "tensor:sequence_layout": "activations sharded along the sequence",
+    "tensor:rows_layout": "activations sharded along their rows",
+    "tensor:features_layout": "activations that a plan says to be sharded along their features",
+    "tensor:from_end": "layouts of activations with negative dims",
     "tensor:dtensor_output": "a parallel module that returns a DTensor",
     "tensor:empty_shard": "a parameter of which a rank of the tensor-parallel axis has nothing",
     **{name: meaning for op in OPS for name, meaning in op.meanings.items()},
@@ -381,9 +389,8 @@ TESTS: dict[str, Test] = {
     "tensor:prepare_result": _some("tensor_parallel", lambda plan: plan.result == "style"),
     "tensor:grad_placements": _some("tensor_parallel", lambda plan: plan.grad_placements),
     "tensor:local_map": _some("tensor_parallel", lambda plan: plan.local_map),
-    "tensor:sequence_layout": _some(
-        "tensor_parallel", lambda plan: "sequence" in (plan.input, plan.output)
-    ),
+    **{f"tensor:{along}_layout": _lays(along) for along in get_args(Along)},
+    "tensor:from_end": _some("tensor_parallel", lambda plan: plan.from_end),
     "tensor:dtensor_output": _some("tensor_parallel", lambda plan: not plan.local_output),
     "tensor:empty_shard": _leaves_ranks_empty,
     "schedule:ranks_differ": _some("schedule", lambda op: op.ranks != "all"),

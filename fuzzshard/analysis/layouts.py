@@ -10,20 +10,21 @@ compute what the plain model does.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from typing_extensions import override
 
+from fuzzshard.analysis.batches import told_rows
 from fuzzshard.analysis.forward_walk import AgreeingWalk
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Module, TensorOp
-from fuzzshard.case.options import TensorParallel
+from fuzzshard.case.options import Along, TensorParallel
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
-Sharded = Literal["features", "sequence", "rows"] | None
-_DIMS: dict[int | None, Sharded] = {None: None, -1: "features", 0: "rows", 1: "sequence"}
+_DIMS: dict[int | None, Along | None] = {None: None, -1: "features", 0: "rows", 1: "sequence"}
 
 
 class Layout(NamedTuple):
@@ -32,7 +33,7 @@ class Layout(NamedTuple):
     """
 
     width: int
-    sharded: Sharded = None
+    sharded: Along | None = None
     is_dtensor: bool = False
 
     def __str__(self) -> str:
@@ -103,19 +104,25 @@ class _Flow(AgreeingWalk[Layout]):
         """Return the module makes a DTensor of a plain tensor, which it believes to lie as its
         input layout says.
         """
-        wanted = _input(plan)
+        wanted = plan.takes
         if not arg.is_dtensor and arg.sharded != wanted:
             raise InvalidCase(
                 f"{plan.module!r} wants {arg._replace(sharded=wanted)} and is called with {arg}",
                 "change the input layout of its plan, or the output layout of the module before "
                 "it",
             )
-        result = Layout(width, _output(plan), not plan.local_output)
-        size = {None: 0, "features": width, "sequence": self.case.inputs.seq}[result.sharded]
-        if not result.is_dtensor and size % self.ranks:
+        result = Layout(width, plan.gives, not plan.local_output)
+        sizes: dict[Along | None, Iterable[int]] = {
+            None: (),
+            "features": (width,),
+            "sequence": (self.case.inputs.seq,),
+            "rows": told_rows(self.case),
+        }
+        uneven = [size for size in sizes[result.sharded] if size % self.ranks]
+        if uneven and not result.is_dtensor:
             raise InvalidCase(
-                f"{plan.module!r} returns {result} of {size}, which {self.ranks} ranks cannot "
-                "share evenly",
+                f"{plan.module!r} returns {result} of {uneven[0]}, which {self.ranks} ranks "
+                "cannot share evenly",
                 "use local_output=False: DTensor.from_local takes plain shards to be of one size",
             )
         return result
@@ -147,17 +154,3 @@ class _Flow(AgreeingWalk[Layout]):
             )
         width = sum(arg.width for arg in args) if node.op == "concat" else first.width
         return first._replace(width=width)
-
-
-def _input(plan: TensorParallel) -> Sharded:
-    """Return how the plain argument of a planned module must lie."""
-    if plan.style == "sequence" or plan.input == "sequence":
-        return "sequence"
-    return "features" if plan.style == "rowwise" and plan.input == "default" else None
-
-
-def _output(plan: TensorParallel) -> Sharded:
-    """Return how the result of a planned module lies."""
-    if plan.style == "sequence" or plan.output == "sequence":
-        return "sequence"
-    return "features" if plan.style == "colwise" and plan.output == "default" else None

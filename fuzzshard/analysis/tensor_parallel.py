@@ -9,23 +9,25 @@ arguments alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import get_args
 
+from fuzzshard.analysis.batches import told_rows
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
-from fuzzshard.case.options import TensorParallel
-from fuzzshard.parts.leaf import Leaf
+from fuzzshard.case.options import Along, TensorParallel
+from fuzzshard.parts.leaf import Leaf, Value
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import off_default
 
 _REPLICATING = ("sequence", "dtensor")
 """The styles that shard no parameter, and fix the layouts outside."""
-_SPLITTING = frozenset(("input", "output", "local_output"))
+_SPLITTING = frozenset(("input", "output", "from_end", "local_output"))
 _TAKES: Mapping[str, Set[str]] = {
     "colwise": _SPLITTING,
     "rowwise": _SPLITTING,
-    "sequence": frozenset(("local_output",)),
+    "sequence": frozenset(("input", "from_end", "local_output")),
     "dtensor": frozenset(("dim", "result", "grad_placements", "local_map")),
     "prepare": frozenset(("prepared", "dim", "local_output")),
 }
@@ -44,6 +46,20 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
         for name in leaf.parameters(found.width(plan.module)):
             dims[join(plan.module, name)] = _dim(plan, leaf, name)
     return dims
+
+
+def layouts_of(plan: TensorParallel, found: Inferred, seq: int) -> tuple[int | None, int | None]:
+    """Return the dims that the argument and the result of a style are sharded along, as the plan
+    counts them; None: along none.
+    """
+
+    def dim(along: Along | None, values: tuple[Value, ...]) -> int | None:
+        axes = values[0].dims(seq)
+        place = {None: None, "rows": 0, "sequence": 1, "features": axes - 1}[along]
+        return place - axes if plan.from_end and place is not None else place
+
+    values = found.input_values[plan.module], found.output_values[plan.module]
+    return dim(plan.takes, values[0]), dim(plan.gives, values[1])
 
 
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
@@ -96,8 +112,7 @@ def _leaf_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
     if plan.local_map and plan.dim not in (None, 0):
         yield f"{plan.module!r} computes with a part of every row", "use dim=0"
     ranks = case.mesh.tensor or 1
-    sizes = {case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)}
-    if plan.local_map and plan.dim == 0 and any(n % ranks for n in sizes):
+    if plan.local_map and plan.dim == 0 and any(n % ranks for n in told_rows(case)):
         yield (
             f"{plan.module!r} has rows that {ranks} ranks cannot share evenly: local_map "
             "takes shards to be of one size, as DTensor.from_local does",
@@ -106,8 +121,13 @@ def _leaf_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
     axes = found.input_values[plan.module][0].dims(case.inputs.seq)
     if plan.dim is not None and not -axes <= plan.dim < axes:
         yield f"{plan.module!r} has an argument of {axes} dims", "use dim=0"
-    if "sequence" in (plan.style, plan.input, plan.output) and case.inputs.seq < 1:
+    if "sequence" in (plan.takes, plan.gives) and case.inputs.seq < 1:
         yield f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"
+    if plan.style == "sequence" and plan.takes not in ("sequence", "rows"):
+        yield f"{plan.module!r} is to be sharded along its features", 'use input="rows"'
+    told = {plan.style, plan.input, plan.output} & {*get_args(Along)}
+    if plan.from_end and not told:
+        yield f"{plan.module!r} tells no dim to count from the end", "tell one, or leave it out"
 
 
 def _preparing_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:

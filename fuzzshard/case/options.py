@@ -4,7 +4,7 @@ expect.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Ranks
@@ -24,13 +24,19 @@ class ParameterDtype(Part, frozen=True, kw_only=True):
     dtype: Dtype
 
 
+Along = Literal["sequence", "rows", "features"]
+"""What activations are sharded along: axis 1, the first axis, or the last one."""
+_ALONG: dict[str, Along] = {along: along for along in get_args(Along)}
+
+
 class TensorParallel(Part, frozen=True, kw_only=True):
     """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm; or, as
     ``dtensor``, a module that ``distribute_module`` replicates; or, as ``prepare``, a block.
 
     ``input`` and ``output`` are the layouts of the activations outside: as the style has them by
     default (a column parallel module takes replicated and gives sharded features, a row parallel
-    one the other way round), ``replicate``, or ``sequence`` (sharded along axis 1).
+    one the other way round; a norm has parts of the sequence, and the output is as the input), or
+    as they say. ``from_end``: dims are counted from the last one, by negative numbers.
     ``local_output=False`` returns a DTensor.
 
     A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
@@ -46,8 +52,9 @@ class TensorParallel(Part, frozen=True, kw_only=True):
 
     module: str
     style: Literal["colwise", "rowwise", "sequence", "dtensor", "prepare"]
-    input: Literal["default", "replicate", "sequence"] = "default"
-    output: Literal["default", "replicate", "sequence"] = "default"
+    input: Literal["default", "replicate", Along] = "default"
+    output: Literal["default", "replicate", Along] = "default"
+    from_end: bool = False
     local_output: bool = True
     dim: Literal[-1, 0, 1] | None = None
     result: Literal["full_tensor", "to_local", "style"] = "full_tensor"
@@ -59,6 +66,21 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     def is_of_leaf(self) -> bool:
         """Whether it is about what a module has, and not about arguments of a block alone."""
         return self.style != "prepare"
+
+    @property
+    def takes(self) -> Along | None:
+        """What the plain argument of a style is taken to be sharded along."""
+        defaults = {"rowwise": "features", "sequence": "sequence"}
+        return _ALONG.get(defaults.get(self.style, "") if self.input == "default" else self.input)
+
+    @property
+    def gives(self) -> Along | None:
+        """What the result of a style is sharded along."""
+        if self.style == "sequence":
+            return self.takes
+        defaults = {"colwise": "features"}
+        layout = defaults.get(self.style, "") if self.output == "default" else self.output
+        return _ALONG.get(layout)
 
 
 DelaySite = Literal[

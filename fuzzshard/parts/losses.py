@@ -89,9 +89,9 @@ _SHARE_CLASSES = """
 def share_classes(logits, mesh):
     if mesh is not None and not isinstance(logits, DTensor):
         logits = DTensor.from_local(logits, mesh, [Replicate()])
-    if logits.ndim > 2:
-        logits = logits.flatten(0, -2)
-    return logits if mesh is None else logits.redistribute(placements=[Shard(logits.ndim - 1)])
+    if mesh is not None:
+        logits = logits.redistribute(placements=[Shard(logits.ndim - 1)])
+    return logits.flatten(0, -2) if logits.ndim > 2 else logits
 """
 
 _PARALLEL_TOKEN_LOSS = """

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fuzzshard.analysis.groups import modules_named, wrapped_modules
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import root_groups
+from fuzzshard.analysis.tensor_parallel import layouts_of
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import TensorParallel
@@ -20,7 +21,6 @@ _STYLES = {
     "rowwise": "RowwiseParallel",
     "sequence": "SequenceParallel",
 }
-LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
 
 def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
@@ -87,7 +87,7 @@ def _entry(case: Case, plan: TensorParallel) -> list[str]:
     if plan.style == "prepare":
         name, arguments = "PrepareModuleInput", _prepared(case, plan)
     else:
-        name, arguments = _STYLES[plan.style], _layouts(plan)
+        name, arguments = _STYLES[plan.style], _layouts(case, plan)
     *lines, last = call_lines(f'"{plan.module}": {name}', arguments)
     return indented([*lines, f"{last},"])
 
@@ -109,18 +109,18 @@ def _prepared(case: Case, plan: TensorParallel) -> list[str]:
     return [*told, "use_local_output=True"] if plan.local_output else told
 
 
-def _layouts(plan: TensorParallel) -> list[str]:
+def _layouts(case: Case, plan: TensorParallel) -> list[str]:
     """Return the arguments of a style that splits a module."""
+    takes, gives = layouts_of(plan, inferred(case), case.inputs.seq)
+    if plan.style == "sequence":
+        dim = [] if takes == 1 else [f"sequence_dim={takes}"]
+        return [*dim, "use_local_output=True"] if plan.local_output else dim
     arguments = []
     if plan.input != "default":
-        arguments.append(f"input_layouts={LAYOUTS[plan.input]}")
+        arguments.append(f"input_layouts={placement(takes)}")
     if plan.output != "default":
-        arguments.append(f"output_layouts={LAYOUTS[plan.output]}")
-    if plan.style != "sequence" and not plan.local_output:
-        arguments.append("use_local_output=False")
-    if plan.style == "sequence" and plan.local_output:
-        arguments.append("use_local_output=True")
-    return arguments
+        arguments.append(f"output_layouts={placement(gives)}")
+    return arguments if plan.local_output else [*arguments, "use_local_output=False"]
 
 
 def each_wrapped(

@@ -307,6 +307,20 @@ REFUSED = {
         tensor_parallel=(colwise("a", output="replicate"),),
         ties=(Tie(parameter="b.weight", source="a.weight"),),
     ),
+    "tells no dim to count from the end": pair(colwise("a", from_end=True), rowwise("b")),
+    "is to be sharded along its features": make_case(
+        chain(a=Linear(out=4), n=LayerNorm()),
+        mesh=SQUARE,
+        tensor_parallel=(
+            rowwise("a", input="replicate"),
+            TensorParallel(module="n", style="sequence", input="features"),
+        ),
+    ),
+    "a plain tensor sharded along its rows of 3": pair(
+        rowwise("a", input="replicate", output="rows"),
+        colwise("b", input="rows", output="replicate"),
+        inputs=replace(float_inputs(), batch=3),
+    ),
     "reshard_after_forward=2": pair(mesh=Mesh(shard=4, tensor=2), wrap=groups(ROOT, reshard=2)),
     "sharded along a sequence axis": pair(rowwise("a", input="replicate", output="sequence")),
 }

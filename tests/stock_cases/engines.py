@@ -25,6 +25,7 @@ from cases import (
 from fuzzshard.case.case import Freeze, Mesh, Optimizer
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.options import FSDP1, SPMD, ContextParallel, Expect, Precision, TensorParallel
+from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
@@ -191,6 +192,24 @@ TENSOR = {
             rowwise("a", input="replicate", output="sequence"),
             TensorParallel(module="n", style="sequence"),
             colwise("b", input="sequence", output="replicate"),
+        ),
+    ),
+    "a norm along the rows": bounded(
+        chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
+        mesh=_SQUARE,
+        inputs=float_inputs(4),
+        tensor_parallel=(
+            rowwise("a", input="replicate", output="rows"),
+            TensorParallel(module="n", style="sequence", input="rows", from_end=True),
+            colwise("b", input="rows", output="rows", from_end=True, local_output=False),
+        ),
+    ),
+    "features that a plan tells": bounded(
+        chain(a=Linear(out=4), r=Activation(), b=Linear(out=3)),
+        mesh=_SQUARE,
+        tensor_parallel=(
+            colwise("a", output="features", local_output=True),
+            rowwise("b", input="features", output="features", from_end=True, local_output=False),
         ),
     ),
     "operators on DTensors": bounded(

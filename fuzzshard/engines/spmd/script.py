@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.analysis.tensor_parallel import tensor_dims
+from fuzzshard.analysis.tensor_parallel import layouts_of, tensor_dims
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.parts.statements import at, call_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import place_of
-from fuzzshard.program.wrapping import LAYOUTS, placement
+from fuzzshard.program.wrapping import placement
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
@@ -33,11 +33,11 @@ def _plan_lines(case: Case, plan: TensorParallel, module: str) -> list[str]:
     says.
     """
     mesh = MeshNames(case).variable
-    by_rows = "ids" in inferred(case).leaves[plan.module].takes
-    wanted = {"colwise": None, "rowwise": None if by_rows else -1, "sequence": 1}
-    along = placement(wanted.get(plan.style, plan.dim))
-    outputs = {"colwise": "Shard(-1)", "sequence": "Shard(1)"}
-    after = LAYOUTS.get(plan.output, outputs.get(plan.style, "Replicate()"))
+    found = inferred(case)
+    takes, gives = layouts_of(plan, found, case.inputs.seq)
+    by_rows = "ids" in found.leaves[plan.module].takes
+    wanted = {"colwise": None, "rowwise": None if by_rows else -1, "sequence": takes}
+    along, after = placement(wanted.get(plan.style, plan.dim)), placement(gives)
     told = [f"{module}, {mesh}", f"input_fn=laying({along})", f"output_fn=laying({after})"]
     lines = call_lines("distribute_module", told)
     if plan.local_map:
