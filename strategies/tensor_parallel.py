@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from msgspec.structs import replace
@@ -22,6 +23,14 @@ _DIMS: tuple[tuple[Literal[0, 1, -1] | None, int], ...] = ((None, 1), (0, 2), (1
 """The dims that values are sharded along, with weights: operators reduce any dim but the first."""
 
 
+_INITIAL: tuple[tuple[Any, int], ...] = (
+    ("equal", 12),
+    ("first_rank", 2),
+    ("last_rank", 3),
+    ("own", 3),
+)
+"""Whose values layers get, with weights."""
+_SPLITTING = ("colwise", "rowwise")
 _OF_NORMS = ("rows", "sequence")
 
 
@@ -81,7 +90,8 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
             )
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
-        return _preparing(tape, case, found, _otherwise(tape, case, found, chosen))
+        chosen = _otherwise(tape, case, found, chosen)
+        return _preparing(tape, case, found, _from_ranks(tape, chosen, tied))
     return tuple(_by_rows(path, found.leaves[path]) for path in alone)
 
 
@@ -162,8 +172,8 @@ def _pair(
 
 
 def _styled(tape: Tape, path: str, **layouts: Any) -> TensorParallel:
-    styles: tuple[Any, Any] = ("colwise", "rowwise")
-    return TensorParallel(module=path, style=tape.pick(styles), **layouts)
+    style: Any = tape.pick(_SPLITTING)
+    return TensorParallel(module=path, style=style, **layouts)
 
 
 def _layouts(case: Case, path: str, found: Inferred, *, even: bool) -> list[Any]:
@@ -197,6 +207,16 @@ def _sequence(
     }
 
 
+def _from_ranks(
+    tape: Tape, plans: tuple[TensorParallel, ...], tied: Set[str]
+) -> tuple[TensorParallel, ...]:
+    """Return ``plans`` with layers that get their values from one rank, or each from its own."""
+    initial = tape.weighted(_INITIAL)
+    split = (plan for plan in plans if plan.style in _SPLITTING and plan.module not in tied)
+    chosen = tape.some([*split], 70) if initial != "equal" else []
+    return tuple(replace(plan, initial=initial) if plan in chosen else plan for plan in plans)
+
+
 def _otherwise(
     tape: Tape, case: Case, found: Inferred, plans: tuple[TensorParallel, ...]
 ) -> tuple[TensorParallel, ...]:
@@ -204,11 +224,11 @@ def _otherwise(
     and some count dims from the end.
     """
     for index, plan in enumerate(plans):
-        if plan.style not in ("colwise", "rowwise", "sequence"):
+        if plan.style not in (*_SPLITTING, "sequence"):
             continue
         output = tape.pick(_layouts(case, plan.module, found, even=False))
         tried = replace(plan, output=output, local_output=False)
-        options = [tried] if plan.style != "sequence" and tape.chance(40) else []
+        options = [tried] if plan.style in _SPLITTING and tape.chance(40) else []
         counted = [replace(p, from_end=True) for p in (*options, plan) if tape.chance(40)]
         for changed in (*counted, *options):
             others = (*plans[:index], changed, *plans[index + 1 :])

@@ -73,6 +73,8 @@ def _of_plans(case: Case, found: Inferred) -> Iterator[str]:
             yield from option.features(value)
     for plan in case.tensor_parallel:
         yield f"tensor:{plan.style}"
+        if plan.initial != "equal":
+            yield f"tensor:initial_{plan.initial}"
         if isinstance(block := found.modules[plan.module], Block):
             yield f"tensor:{plan.style}_{block.passing}"
 

@@ -23,7 +23,7 @@ from fuzzshard.parts.part import off_default
 
 _REPLICATING = ("sequence", "dtensor")
 """The styles that shard no parameter, and fix the layouts outside."""
-_SPLITTING = frozenset(("input", "output", "from_end", "local_output"))
+_SPLITTING = frozenset(("input", "output", "from_end", "local_output", "initial"))
 _TAKES: Mapping[str, Set[str]] = {
     "colwise": _SPLITTING,
     "rowwise": _SPLITTING,
@@ -89,12 +89,17 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
         misfits = _leaf_misfits if plan.is_of_leaf else _preparing_misfits
         yield from misfits(plan, case, found)
     dims = tensor_dims(case, found)
+    initial = {plan.module: plan.initial for plan in case.tensor_parallel}
     for tie in case.ties:
-        if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
+        planned_as = [
+            (dims.get(fqn, "plain"), initial.get(fqn.rpartition(".")[0]))
+            for fqn in (tie.parameter, tie.source)
+        ]
+        if planned_as[0] != planned_as[1]:
             yield (
                 f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it "
                 "is tied to",
-                "plan both modules so that the shared weight has one placement",
+                "plan both modules so that the shared weight has one placement, of equal values",
             )
 
 

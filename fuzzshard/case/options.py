@@ -37,7 +37,8 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     default (a column parallel module takes replicated and gives sharded features, a row parallel
     one the other way round; a norm has parts of the sequence, and the output is as the input), or
     as they say. ``from_end``: dims are counted from the last one, by negative numbers.
-    ``local_output=False`` returns a DTensor.
+    ``local_output=False`` returns a DTensor. ``initial`` says which rank's values a parameter gets
+    (``src_data_rank``); those of other ranks are zeros then, unless each keeps its own.
 
     A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
     is sharded along ``dim``, or replicated if that is None. The whole of its ``result`` is given
@@ -56,6 +57,7 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     output: Literal["default", "replicate", Along] = "default"
     from_end: bool = False
     local_output: bool = True
+    initial: Literal["equal", "first_rank", "last_rank", "own"] = "equal"
     dim: Literal[-1, 0, 1] | None = None
     result: Literal["full_tensor", "to_local", "style"] = "full_tensor"
     grad_placements: bool = False

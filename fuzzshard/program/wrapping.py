@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fuzzshard.analysis.groups import modules_named, wrapped_modules
 from fuzzshard.analysis.inferred import inferred
@@ -34,16 +34,36 @@ def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
 
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     """Return the plan, and ties, which it registers apart."""
-    lines = []
-    if plans := [plan for plan in case.tensor_parallel if plan.style != "dtensor"]:
-        entries = [line for plan in plans for line in _entry(case, plan)]
-        lines += ["plan = {", *entries, "}"]
-        lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
+    lines: list[str] = []
+    for initial in dict.fromkeys(plan.initial for plan in case.tensor_parallel):
+        styles = (plan for plan in case.tensor_parallel if plan.style != "dtensor")
+        if plans := [plan for plan in styles if plan.initial == initial]:
+            lines += _of_styles(case, model, initial, plans)
     for plan in case.tensor_parallel:
         if plan.style == "dtensor":
             lines += _of_dtensors(plan, at(model, plan.module))
     ties = (f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties)
     return [*lines, *ties]
+
+
+def _of_styles(case: Case, model: str, initial: str, plans: Sequence[TensorParallel]) -> list[str]:
+    """Return the plan of modules whose parameters get their values from one rank, or each from its
+    own. Where that matters, the other ranks have none.
+    """
+    ranks = {"first_rank": 0, "last_rank": (case.mesh.tensor or 1) - 1}
+    lines = []
+    if initial in ranks:
+        modules = " ".join(f"{at(model, plan.module)}," for plan in plans)
+        lines += [
+            f'if world_mesh["tp"].get_local_rank() != {ranks[initial]}:',
+            f"    for module in ({modules}):",
+            "        for p in module.parameters():",
+            "            p.data.zero_()",
+        ]
+    told = f", src_data_rank={ranks.get(initial)}" if initial in ("last_rank", "own") else ""
+    entries = [line for plan in plans for line in _entry(case, plan)]
+    lines += ["plan = {", *entries, "}"]
+    return [*lines, f'parallelize_module({model}, world_mesh["tp"], plan{told})']
 
 
 def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:

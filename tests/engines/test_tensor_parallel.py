@@ -307,6 +307,15 @@ REFUSED = {
         tensor_parallel=(colwise("a", output="replicate"),),
         ties=(Tie(parameter="b.weight", source="a.weight"),),
     ),
+    "of equal values|which it is tied to": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)),
+        mesh=SQUARE,
+        tensor_parallel=(
+            colwise("a", output="replicate", initial="last_rank"),
+            colwise("b", output="replicate"),
+        ),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
+    ),
     "tells no dim to count from the end": pair(colwise("a", from_end=True), rowwise("b")),
     "is to be sharded along its features": make_case(
         chain(a=Linear(out=4), n=LayerNorm()),

@@ -212,6 +212,17 @@ TENSOR = {
             rowwise("b", input="features", output="features", from_end=True, local_output=False),
         ),
     ),
+    "values of the first rank, and of each": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(
+            rowwise("a", input="replicate", initial="first_rank"),
+            rowwise("b", input="replicate", initial="own"),
+        ),
+    ),
+    "values of the last rank": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(colwise("a", output="replicate", initial="last_rank"),),
+    ),
     "operators on DTensors": bounded(
         chain(
             a=Linear(out=3), m=Operators(functions=(("mean", -1), ("softmax", 1))), n=LayerNorm()
