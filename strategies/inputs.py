@@ -118,10 +118,7 @@ def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> 
     it; or each has what it has, a single row or none at all included.
     """
     ranks = range(case.mesh.data_size)
-    shares = any(  # rows, evenly
-        plan.local_map or (plan.local_output and plan.gives == "rows")
-        for plan in case.tensor_parallel
-    )
+    shares = any(plan.shares_rows for plan in case.tensor_parallel)
     if "rank_batches" not in swarm or case.inputs.same_on_ranks or len(ranks) == 1 or shares:
         return case
     usual, batches = case.inputs.batch, used_batches(case)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred
-from fuzzshard.analysis.tensor_parallel import plan_misfits
+from fuzzshard.analysis.layouts import layouts_within
+from fuzzshard.analysis.tensor_parallel import plan_misfits, values_of
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
@@ -31,6 +32,7 @@ _INITIAL: tuple[tuple[Any, int], ...] = (
 )
 """Whose values layers get, with weights."""
 _SPLITTING = ("colwise", "rowwise")
+_OF_BLOCKS = ("prepare", "prepare_output")
 _OF_NORMS = ("rows", "sequence")
 
 
@@ -98,23 +100,70 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
 def _preparing(
     tape: Tape, case: Case, found: Inferred, plans: tuple[TensorParallel, ...]
 ) -> tuple[TensorParallel, ...]:
-    """``plans`` with blocks that have some of their arguments prepared, if there are any."""
-    for path, block in found.modules.items() if plans else ():
-        if not isinstance(block, Block) or not tape.chance(60):
-            continue
-        plan = TensorParallel(
-            module=path,
-            style="prepare",
-            prepared=tuple(tape.some(block.inputs, 60)),
-            local_output=not tape.chance(80),
-        )
-        parts = [] if plan.local_output else [replace(plan, dim=tape.weighted(_DIMS))]
-        for tried in (*parts, replace(plan, local_output=True)):
-            made = replace(case, tensor_parallel=(*plans, tried))
-            if not any(plan_misfits(made, found)) and computes(made, found):
-                plans = (*plans, tried)
-                break
+    """``plans`` with blocks that have some of their arguments or results prepared, if there are
+    any.
+    """
+    blocks = (p for p, module in found.modules.items() if isinstance(module, Block))
+    for path in (path for path in blocks if plans and tape.chance(80)):
+        for style in tape.some(_OF_BLOCKS, 75):
+            made = replace(case, tensor_parallel=plans)
+            for tried in _of_block(tape, made, found, path, style):
+                made = replace(case, tensor_parallel=tried)
+                if not any(plan_misfits(made, found)) and computes(made, found):
+                    plans = tried
+                    break
     return plans
+
+
+def _of_block(
+    tape: Tape, case: Case, found: Inferred, path: str, style: Any
+) -> Iterator[tuple[TensorParallel, ...]]:
+    """Yield plans with some values of a block prepared, the rarest first. Only of plain ones a
+    plan has to say how they lie.
+    """
+    plans, block = case.tensor_parallel, found.modules[path]
+    assert isinstance(block, Block)
+    plan = TensorParallel(
+        module=path,
+        style=style,
+        dim=tape.weighted(_DIMS),
+        local_output=not tape.chance(70),
+    )
+    names, _ = values_of(plan, block, found)
+    options = [*dict.fromkeys(names)]
+    chosen = tuple(tape.some(options, 60) or options[:1])
+    for name in chosen:
+        maker = _maker(case, path, block, name, style)
+        split = [p for p in plans if p.module == maker and p.style in _SPLITTING]
+        parts = _layouts(case, split[0].module, found, even=True)[1:] if split else []
+        if parts and tape.chance(80):
+            along = tape.pick(parts)
+            others = (
+                replace(p, output=along, local_output=True) if p in split else p for p in plans
+            )
+            yield *others, replace(plan, prepared=(name,), input=along)
+    calls = (call for call in layouts_within(case, found).items() if call[0][0] == path)
+    values = [args if style == "prepare" else results for (_, args), results in calls]
+    lie = [v for each in values for n, v in zip(names, each, strict=True) if n in chosen]
+    plain = {value.sharded for value in lie if not value.is_dtensor}
+    anything = (None, *(along for along in _OF_NORMS if along != "sequence" or case.inputs.seq))
+    along = plain.pop() if plain else tape.pick(anything)
+    plan = replace(plan, prepared=chosen, input=along or "default")
+    yield *plans, plan
+    yield *plans, replace(plan, dim=None, local_output=True)
+
+
+def _maker(case: Case, path: str, block: Block, value: str, style: str) -> str | None:
+    """Return the module whose result is a value of a block: one within it, or one beside it."""
+    if style == "prepare":
+        path, _, name = path.rpartition(".")
+        outer, place = resolve(case.model, path), block.inputs.index(value)
+        block = outer[1] if outer and isinstance(outer[1], Block) else block
+        calls = (node for node in block.nodes if isinstance(node, Call) and node.module == name)
+        value = next((node.args[place] for node in calls), "")
+    makers = [n.module for n in block.nodes if isinstance(n, Call) and n.name == value]
+    target = resolve(case.model, join(path, makers[0])) if makers else None
+    return target[0] if target else None
 
 
 def _num_layers(chain: list[_Use]) -> int:
@@ -197,12 +246,7 @@ def _sequence(
         first: TensorParallel(
             module=first, style="rowwise", input="replicate", output=along, local_output=local
         ),
-        norm: TensorParallel(
-            module=norm,
-            style="sequence",
-            input=along if along == "rows" else "default",
-            local_output=local,
-        ),
+        norm: TensorParallel(module=norm, style="sequence", input=along, local_output=local),
         second: TensorParallel(module=second, style="colwise", input=along, output="replicate"),
     }
 

@@ -254,6 +254,9 @@ FEATURES: dict[str, str] = {
     "tensor:prepare": "a block some of whose arguments PrepareModuleInput prepares",
     "tensor:prepare_positional": "a block with prepared positional arguments",
     "tensor:prepare_keyword": "a block with prepared keyword arguments",
+    "tensor:prepare_from_shards": "a block whose arguments or results are prepared from shards",
+    "tensor:prepare_output": "a block some of whose results PrepareModuleOutput prepares",
+    "tensor:prepare_both": "a block with PrepareModuleInputOutput",
     "tensor:prepare_result": "a module with PrepareModuleInputOutput",
     "tensor:grad_placements": "a module that computes with DTensors and says what gradients are",
     "tensor:local_map": "a module that computes with what a rank has of DTensors",
@@ -393,6 +396,13 @@ TESTS: dict[str, Test] = {
     "tensor:grad_placements": _some("tensor_parallel", lambda plan: plan.grad_placements),
     "tensor:local_map": _some("tensor_parallel", lambda plan: plan.local_map),
     **{f"tensor:{along}_layout": _lays(along) for along in get_args(Along)},
+    "tensor:prepare_from_shards": _some(
+        "tensor_parallel", lambda plan: plan.takes is not None and not plan.is_of_leaf
+    ),
+    "tensor:prepare_both": lambda case, _: bool(
+        {plan.module for plan in case.tensor_parallel if plan.style == "prepare"}
+        & {plan.module for plan in case.tensor_parallel if plan.style == "prepare_output"}
+    ),
     "tensor:from_end": _some("tensor_parallel", lambda plan: plan.from_end),
     "tensor:dtensor_output": _some("tensor_parallel", lambda plan: not plan.local_output),
     "tensor:empty_shard": _leaves_ranks_empty,

@@ -75,8 +75,9 @@ def _of_plans(case: Case, found: Inferred) -> Iterator[str]:
         yield f"tensor:{plan.style}"
         if plan.initial != "equal":
             yield f"tensor:initial_{plan.initial}"
-        if isinstance(block := found.modules[plan.module], Block):
-            yield f"tensor:{plan.style}_{block.passing}"
+        block = found.modules[plan.module]
+        if isinstance(block, Block) and plan.style == "prepare":
+            yield f"tensor:prepare_{block.passing}"
 
 
 def _of_op(at: ScheduleState) -> Iterator[str]:

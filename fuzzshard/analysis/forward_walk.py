@@ -91,13 +91,13 @@ class AgreeingWalk(ForwardWalk[V]):
     ) -> None:
         super().__init__(case.model, paths)
         self.case, self.found = case, found
-        self._seen: dict[tuple[str, tuple[V, ...]], tuple[V, ...]] = {}
+        self.seen: dict[tuple[str, tuple[V, ...]], tuple[V, ...]] = {}
 
     def call(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
         """Return what a module returns, at its first call with these arguments."""
-        if (path, args) not in self._seen:
-            self._seen[path, args] = self.module(path, module, args)
-        return self._seen[path, args]
+        if (path, args) not in self.seen:
+            self.seen[path, args] = self.module(path, module, args)
+        return self.seen[path, args]
 
     def module(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
         """Return what happens in a call."""

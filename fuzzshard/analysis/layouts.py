@@ -10,7 +10,7 @@ compute what the plain model does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -18,11 +18,12 @@ from typing_extensions import override
 from fuzzshard.analysis.batches import told_rows
 from fuzzshard.analysis.forward_walk import AgreeingWalk
 from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.tensor_parallel import dim_along, values_of
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Module, TensorOp
 from fuzzshard.case.options import Along, TensorParallel
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaf import Leaf, Value
 
 _DIMS: dict[int | None, Along | None] = {None: None, -1: "features", 0: "rows", 1: "sequence"}
 
@@ -39,6 +40,17 @@ class Layout(NamedTuple):
     def __str__(self) -> str:
         part = f"sharded along its {self.sharded}" if self.sharded else "whole on every rank"
         return f"a {'DTensor' if self.is_dtensor else 'plain tensor'} {part}"
+
+
+def layouts_within(
+    case: Case, found: Inferred
+) -> Mapping[tuple[str, tuple[Layout, ...]], tuple[Layout, ...]]:
+    """Return the layouts that each module returns in a forward of the root, by those that it is
+    called with.
+    """
+    flow = _Flow(case, found)
+    flow.forward("")
+    return flow.seen
 
 
 def check_layouts(case: Case, found: Inferred, target: str) -> None:
@@ -58,7 +70,9 @@ class _Flow(AgreeingWalk[Layout]):
     def __init__(self, case: Case, found: Inferred) -> None:
         super().__init__(case, found)
         self.ranks = case.mesh.tensor or 1
-        self.plans = {plan.module: plan for plan in case.tensor_parallel}
+        self.plans = {plan.module: plan for plan in case.tensor_parallel if plan.is_of_leaf}
+        self.of_blocks: Mapping[tuple[str, str], TensorParallel]
+        self.of_blocks = {(plan.module, plan.style): plan for plan in case.tensor_parallel}
 
     def forward(self, target: str) -> None:
         """A forward gets whole inputs; of a DTensor that it returns the whole is looked at."""
@@ -72,19 +86,36 @@ class _Flow(AgreeingWalk[Layout]):
 
     @override
     def module(self, path: str, module: Module, args: tuple[Layout, ...]) -> tuple[Layout, ...]:
-        plan = self.plans.get(path)
-        if plan and isinstance(module, Block):
-            named = zip(module.inputs, args, strict=True)
-            args = tuple(self.prepared(plan, a) if n in plan.prepared else a for n, a in named)
-        return super().module(path, module, args)
+        args = self.prepared(path, module, "prepare", args)
+        return self.prepared(path, module, "prepare_output", super().module(path, module, args))
 
-    def prepared(self, plan: TensorParallel, arg: Layout) -> Layout:
-        """Return what ``PrepareModuleInput`` makes of a plain tensor that every rank has whole."""
-        if arg.sharded or arg.is_dtensor:
+    def prepared(
+        self, path: str, module: Module, style: str, values: tuple[Layout, ...]
+    ) -> tuple[Layout, ...]:
+        """Return what ``PrepareModuleInput`` makes of arguments, or ``PrepareModuleOutput`` of
+        results.
+        """
+        plan = self.of_blocks.get((path, style))
+        if plan is None or not isinstance(module, Block):
+            return values
+        named = zip(*values_of(plan, module, self.found), values, strict=True)
+        return tuple(
+            self.laid(plan, value, given) if name in plan.prepared else given
+            for name, value, given in named
+        )
+
+    def laid(self, plan: TensorParallel, value: Value, given: Layout) -> Layout:
+        """Return one of them. A DTensor is redistributed if what is told of a plain tensor is not
+        what is desired.
+        """
+        if not given.is_dtensor and given.sharded != plan.takes:
             raise InvalidCase(
-                f"{plan.module!r} prepares {arg} as a whole one", "let it alone, or change a plan"
+                f"{plan.module!r} prepares {given} as one {plan.takes or 'whole'}",
+                "change its input layout, or the plan of the module before",
             )
-        return Layout(arg.width, _DIMS[plan.dim], not plan.local_output)
+        told = dim_along(plan, plan.takes, value, self.case.inputs.seq)
+        sharded = _DIMS[plan.dim] if told != plan.dim or not given.is_dtensor else given.sharded
+        return self.returned(plan, Layout(given.width, sharded, not plan.local_output))
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: Layout) -> Layout:
@@ -111,17 +142,20 @@ class _Flow(AgreeingWalk[Layout]):
                 "change the input layout of its plan, or the output layout of the module before "
                 "it",
             )
-        result = Layout(width, plan.gives, not plan.local_output)
+        return self.returned(plan, Layout(width, plan.gives, not plan.local_output))
+
+    def returned(self, plan: TensorParallel, result: Layout) -> Layout:
+        """Return ``result``, whose parts are even if a rank has nothing but its own one."""
         sizes: dict[Along | None, Iterable[int]] = {
             None: (),
-            "features": (width,),
+            "features": (result.width,),
             "sequence": (self.case.inputs.seq,),
             "rows": told_rows(self.case),
         }
         uneven = [size for size in sizes[result.sharded] if size % self.ranks]
         if uneven and not result.is_dtensor:
             raise InvalidCase(
-                f"{plan.module!r} returns {result} of {uneven[0]}, which {self.ranks} ranks "
+                f"{plan.module!r} makes {result} of {uneven[0]}, which {self.ranks} ranks "
                 "cannot share evenly",
                 "use local_output=False: DTensor.from_local takes plain shards to be of one size",
             )

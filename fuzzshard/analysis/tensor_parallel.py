@@ -29,9 +29,13 @@ _TAKES: Mapping[str, Set[str]] = {
     "rowwise": _SPLITTING,
     "sequence": frozenset(("input", "from_end", "local_output")),
     "dtensor": frozenset(("dim", "result", "grad_placements", "local_map")),
-    "prepare": frozenset(("prepared", "dim", "local_output")),
+    **dict.fromkeys(
+        ("prepare", "prepare_output"), frozenset(("prepared", "input", "dim", "local_output"))
+    ),
 }
 """What a plan may say of a style."""
+_GIVEN = (("tensor", False), ("tuple", True))
+"""What a block may return, and whether it is several tensors, for ``PrepareModuleOutput``."""
 
 
 def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
@@ -53,13 +57,29 @@ def layouts_of(plan: TensorParallel, found: Inferred, seq: int) -> tuple[int | N
     counts them; None: along none.
     """
 
-    def dim(along: Along | None, values: tuple[Value, ...]) -> int | None:
-        axes = values[0].dims(seq)
-        place = {None: None, "rows": 0, "sequence": 1, "features": axes - 1}[along]
-        return place - axes if plan.from_end and place is not None else place
+    (argument, *_), (result, *_) = (
+        found.input_values[plan.module],
+        found.output_values[plan.module],
+    )
+    return dim_along(plan, plan.takes, argument, seq), dim_along(plan, plan.gives, result, seq)
 
-    values = found.input_values[plan.module], found.output_values[plan.module]
-    return dim(plan.takes, values[0]), dim(plan.gives, values[1])
+
+def dim_along(plan: TensorParallel, along: Along | None, value: Value, seq: int) -> int | None:
+    """Return the dim of a value, as the plan counts it."""
+    axes = value.dims(seq)
+    place = {None: None, "rows": 0, "sequence": 1, "features": axes - 1}[along]
+    return place - axes if plan.from_end and place is not None else place
+
+
+def values_of(
+    plan: TensorParallel, block: Block, found: Inferred
+) -> tuple[tuple[str, ...], tuple[Value, ...]]:
+    """Return the names and the types of the arguments or results of a block that the plan may
+    prepare.
+    """
+    if plan.style == "prepare_output":
+        return block.outputs, found.output_values[plan.module]
+    return block.inputs, found.input_values[plan.module]
 
 
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
@@ -79,9 +99,9 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
         yield ("tensor parallelism of a model on the meta device is not supported", 'use "device"')
     if LOSSES[case.loss].context and not case.tensor_parallel:
         yield f"the loss {case.loss!r} is for tensor-parallel ranks", "give a tensor_parallel plan"
-    planned = [plan.module for plan in case.tensor_parallel]
+    planned = [(plan.module, plan.style == "prepare_output") for plan in case.tensor_parallel]
     for plan in case.tensor_parallel:
-        if planned.count(plan.module) > 1:
+        if planned.count((plan.module, plan.style == "prepare_output")) > 1:
             yield f"{plan.module!r} is planned twice", "give one style"
         for name in off_default(plan):
             if name not in _TAKES[plan.style]:
@@ -136,23 +156,26 @@ def _leaf_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
 
 
 def _preparing_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
-    """``PrepareModuleInput`` is for arguments of ``forward``, and hooks of a module."""
+    """``PrepareModuleInput`` is for arguments of ``forward``, and hooks of a module; that for
+    results takes a tensor, or a tuple of several.
+    """
     block = found.modules.get(plan.module)
     if not isinstance(block, Block) or block.has_method:
         yield f"{plan.module!r} is no block whose forward is called", "give another style"
         return
-    if block.passing not in ("positional", "keyword"):
+    if plan.style == "prepare" and block.passing not in ("positional", "keyword"):
         yield f"{plan.module!r} takes its arguments as one value", "pass them one by one"
     if not plan.module and case.mesh.pipeline:
         yield "the root is cut into stages, which have not its hooks", "prepare another block"
-    values = dict(zip(block.inputs, found.input_values[plan.module], strict=True))
+    if plan.style == "prepare_output" and (block.returns, len(block.outputs) > 1) not in _GIVEN:
+        yield f"{plan.module!r} returns no tensors one by one", "prepare its arguments alone"
+    values = dict(zip(*values_of(plan, block, found), strict=True))
     prepared = [values.get(name) for name in plan.prepared]
     if not prepared or len({*plan.prepared}) < len(prepared) or None in prepared:
-        yield f"{plan.module!r} prepares no arguments of it", "name some of its inputs, once"
-    if plan.local_output and plan.dim is not None:
-        yield f"{plan.module!r} takes parts of plain tensors", "use local_output=False"
+        yield f"{plan.module!r} prepares none of its values", "name some of them, once"
     for value in prepared:
-        if value and not plan.local_output and (value.ids or value.patches):
+        whole = plan.local_output and plan.dim is None
+        if value and not whole and (value.ids or value.patches):
             yield f"{plan.module!r} makes DTensors of {value}", "use local_output=True"
-        elif value and plan.dim == 1 and case.inputs.seq < 1:
+        elif value and (plan.dim == 1 or plan.takes == "sequence") and case.inputs.seq < 1:
             yield f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"

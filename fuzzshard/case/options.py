@@ -47,12 +47,13 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     rank computes with its own rows, and other ranks know nothing of that.
 
     A ``prepare`` block has ``PrepareModuleInput`` for those of its arguments that are
-    ``prepared``: they become DTensors that lie along ``dim``, or, with ``local_output``, plain
-    tensors again.
+    ``prepared``: from ``input``, which is the layout of plain ones, they become DTensors that lie
+    along ``dim``, or, with ``local_output``, plain tensors again. A ``prepare_output`` block has
+    ``PrepareModuleOutput`` for such results, likewise; both are one ``PrepareModuleInputOutput``.
     """
 
     module: str
-    style: Literal["colwise", "rowwise", "sequence", "dtensor", "prepare"]
+    style: Literal["colwise", "rowwise", "sequence", "dtensor", "prepare", "prepare_output"]
     input: Literal["default", "replicate", Along] = "default"
     output: Literal["default", "replicate", Along] = "default"
     from_end: bool = False
@@ -66,8 +67,8 @@ class TensorParallel(Part, frozen=True, kw_only=True):
 
     @property
     def is_of_leaf(self) -> bool:
-        """Whether it is about what a module has, and not about arguments of a block alone."""
-        return self.style != "prepare"
+        """Whether it is about what a module has, and not about values of a block alone."""
+        return self.style not in ("prepare", "prepare_output")
 
     @property
     def takes(self) -> Along | None:
@@ -83,6 +84,12 @@ class TensorParallel(Part, frozen=True, kw_only=True):
         defaults = {"colwise": "features"}
         layout = defaults.get(self.style, "") if self.output == "default" else self.output
         return _ALONG.get(layout)
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether ranks have plain tensors of rows that they share evenly."""
+        rows = self.gives == "rows" or (self.dim == 0 and not self.is_of_leaf)
+        return self.local_map or (self.local_output and rows)
 
 
 DelaySite = Literal[

@@ -37,6 +37,7 @@ from torch.distributed.tensor import distribute_module, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.distributed.tensor.parallel import PrepareModuleInput, PrepareModuleInputOutput
+from torch.distributed.tensor.parallel import PrepareModuleOutput
 from torch.distributed.tensor.parallel import SequenceParallel, loss_parallel
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.func import functional_call

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fuzzshard.analysis.groups import modules_named, wrapped_modules
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import root_groups
-from fuzzshard.analysis.tensor_parallel import layouts_of
+from fuzzshard.analysis.tensor_parallel import dim_along, layouts_of, values_of
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import TensorParallel
@@ -104,29 +104,50 @@ def placement(dim: int | None) -> str:
 
 def _entry(case: Case, plan: TensorParallel) -> list[str]:
     """Return the style of one module in the plan of ``parallelize_module``."""
-    if plan.style == "prepare":
-        name, arguments = "PrepareModuleInput", _prepared(case, plan)
-    else:
+    if plan.is_of_leaf:
         name, arguments = _STYLES[plan.style], _layouts(case, plan)
+    else:
+        both = [p for p in case.tensor_parallel if p.module == plan.module]
+        first, *second = sorted(both, key=lambda p: p.style == "prepare_output")
+        if plan == first:
+            kinds = (
+                "Output" if p.style == "prepare_output" else "Input" for p in (first, *second)
+            )
+            name = f"PrepareModule{''.join(kinds)}"
+            local = "use_local_input" if second else "use_local_output"
+            arguments = _prepared(case, first, local)
+            arguments += [text for p in second for text in _prepared(case, p, "use_local_output")]
+        else:
+            return []  # it is in the entry of the other one
     *lines, last = call_lines(f'"{plan.module}": {name}', arguments)
     return indented([*lines, f"{last},"])
 
 
-def _prepared(case: Case, plan: TensorParallel) -> list[str]:
-    """Return what prepares some arguments of a block, which come by position or by keyword."""
-    block = inferred(case).modules[plan.module]
+def _prepared(case: Case, plan: TensorParallel, local: str) -> list[str]:
+    """Return what prepares some results of a block, or arguments by position or by keyword."""
+    found = inferred(case)
+    block = found.modules[plan.module]
     assert isinstance(block, Block)
+    named = [*zip(*values_of(plan, block, found), strict=True)]
+    before = {
+        name: placement(dim_along(plan, plan.takes, value, case.inputs.seq))
+        for name, value in named
+        if name in plan.prepared
+    }
 
-    def layouts(along: str) -> str:
-        if block.passing == "keyword":
-            named = ", ".join(f'"{name}": {along}' for name in plan.prepared)
-            return f"{{{named}}}"
-        each = (along if name in plan.prepared else "None" for name in block.inputs)
-        return f"({', '.join(each)},)"
+    def layouts(along: Mapping[str, str]) -> str:
+        if plan.style == "prepare" and block.passing == "keyword":
+            texts = ", ".join(f'"{name}": {text}' for name, text in along.items())
+            return f"{{{texts}}}"
+        return f"({', '.join(along.get(name, 'None') for name, _ in named)},)"
 
-    kind = "input_kwarg_layouts" if block.passing == "keyword" else "input_layouts"
-    told = [f"{kind}={layouts('Replicate()')}", f"desired_{kind}={layouts(placement(plan.dim))}"]
-    return [*told, "use_local_output=True"] if plan.local_output else told
+    kind = "output_layouts" if plan.style == "prepare_output" else "input_layouts"
+    if plan.style == "prepare" and block.passing == "keyword":
+        kind = "input_kwarg_layouts"
+    after = dict.fromkeys(before, placement(plan.dim))
+    told = [f"{kind}={layouts(before)}", f"desired_{kind}={layouts(after)}"]
+    is_default = plan.local_output == (plan.style == "prepare_output")
+    return told if is_default else [*told, f"{local}={plan.local_output}"]
 
 
 def _layouts(case: Case, plan: TensorParallel) -> list[str]:

@@ -330,6 +330,19 @@ REFUSED = {
         colwise("b", input="rows", output="replicate"),
         inputs=replace(float_inputs(), batch=3),
     ),
+    "prepares a plain tensor sharded along its rows as one whole": pair(
+        rowwise("a", input="replicate"),
+        rowwise("b", input="replicate", output="rows"),
+        TensorParallel(module="", style="prepare_output", prepared=("h2",)),
+    ),
+    "returns no tensors one by one": make_case(
+        replace(chain(a=Linear(out=4)), returns="dict"),
+        mesh=SQUARE,
+        tensor_parallel=(
+            rowwise("a", input="replicate"),
+            TensorParallel(module="", style="prepare_output", prepared=("h0",)),
+        ),
+    ),
     "reshard_after_forward=2": pair(mesh=Mesh(shard=4, tensor=2), wrap=groups(ROOT, reshard=2)),
     "sharded along a sequence axis": pair(rowwise("a", input="replicate", output="sequence")),
 }

@@ -250,6 +250,27 @@ TENSOR = {
             ),
         ),
     ),
+    "a style for results": bounded(
+        chain(a=Linear(out=5), b=Linear(out=4)),
+        mesh=_SQUARE,
+        tensor_parallel=(
+            rowwise("a", input="replicate"),
+            colwise("b", output="features", local_output=True),
+            TensorParallel(module="", style="prepare_output", prepared=("h1",), input="features"),
+        ),
+    ),
+    "a style for arguments and results of a block": bounded(
+        mesh=_SQUARE,
+        inputs=float_inputs(4),
+        tensor_parallel=(
+            colwise("a"),
+            rowwise("b"),
+            TensorParallel(module="", style="prepare", prepared=("x",)),
+            TensorParallel(
+                module="", style="prepare_output", prepared=("h2",), dim=0, local_output=False
+            ),
+        ),
+    ),
     "a style for keyword arguments": bounded(
         msgspec.structs.replace(chain(a=Linear(out=4), b=Linear(out=3)), passing="keyword"),
         mesh=_SQUARE,
