@@ -39,8 +39,6 @@ _EDGE_TASKS = (
 )
 _EXTENSION_TASKS = ("iadd", "attend", "alternatives", "adapter")
 """Tasks of extensions: where the swarm has one, nearly every case does it."""
-_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter", "attention"))
-"""What leaves a root a chain of modules."""
 _INEXACT_TASKS = frozenset(("mul", "tanh", "attend"))
 _NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))
 _NUM_LEAVES_EXACT = ((1, 4), (2, 4), (3, 1))
@@ -80,7 +78,7 @@ def _tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool)
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
     edges = _edge_tasks(tape, swarm, inputs, mesh, exact=exact)
     if is_cut(swarm):
-        count, edges = 2 + count, [task for task in edges if task in _CHAIN_TASKS]
+        count += 2
     return tape.shuffled([*["leaf"] * count, *edges])
 
 
@@ -115,7 +113,7 @@ def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
     """
     if "tie" not in swarm:
         return ()
-    within, across = _options(case)
+    within, across = _options(case, apart=is_cut(swarm))
     chosen: list[Tie] = []
     for _ in range(1 + tape.chance(30)):
         taken = {fqn for tie in chosen for fqn in (tie.parameter, tie.source)}
@@ -129,16 +127,17 @@ def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
     return tied.ties if outside <= sources else ()
 
 
-def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
+def _options(case: Case, *, apart: bool) -> tuple[list[Tie], list[Tie]]:
     """Return all possible ties within a wrap group, and across groups where torch refuses them in
-    words.
+    words; ``apart``: children of the root share nothing.
     """
     found = inferred(case)
     groups = {fqn: group_of(case, fqn) for fqn in found.parameters}
     within: list[Tie] = []
     across: list[Tie] = []
     for source, parameter in itertools.combinations(found.parameters, 2):
-        if found.parameters[source] == found.parameters[parameter]:
+        fits = not apart or source.partition(".")[0] == parameter.partition(".")[0]
+        if fits and found.parameters[source] == found.parameters[parameter]:
             same = groups[source] == groups[parameter]
             if same or case.root_is_wrapped:
                 (within if same else across).append(Tie(parameter=parameter, source=source))

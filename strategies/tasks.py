@@ -12,6 +12,8 @@ from fuzzshard.strategies.builder import BlockBuilder, Callable
 from fuzzshard.strategies.swarm import is_cut
 
 _MAX_DEPTH = 3
+_OF_CHAINS = ("leaf", "nested", "second_nested", "unused_module", "adapter", "attention")
+"""What leaves a root a chain of modules."""
 _WIDEST = 24
 _METHODS = ("encode", "features")
 _PASSINGS = (("keyword", 5), ("dataclass", 2), ("tuple", 2), ("dict", 2))
@@ -25,6 +27,11 @@ class BlockGrower(BlockBuilder):
     def is_chain(self) -> bool:
         """Whether an engine cuts the block into stages, so that it is a chain of modules."""
         return not self.path and is_cut(self.growth.swarm)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is such a chain, or is called by one."""
+        return self.depth < 2 and is_cut(self.growth.swarm)
 
     def start(self) -> None:
         """Reads the first float value, and lets further ones meet it."""
@@ -45,11 +52,15 @@ class BlockGrower(BlockBuilder):
         """Carries out one task; how many of those after it a nested block has taken."""
         if not self.tape.keeps():
             return 0
+        if self.is_chain and task not in _OF_CHAINS:  # a block of the chain may do so
+            self.nest([task, *rest[:1]])
+            return len(rest[:1])
         if task not in ("nested", "second_nested"):
             self.extend(task, more="leaf" in rest)
         elif self.depth < _MAX_DEPTH - 1:
             count = self.tape.below(min(len(rest), 5) + 1)
-            self.nest(rest[:count])
+            within = ["nested"] * (self.is_chain and task == "second_nested")
+            self.nest([*within, *rest[:count]])
             return count
         return 0
 
@@ -186,11 +197,18 @@ class BlockGrower(BlockBuilder):
         names = tuple(module.name for module in modules[1:])
         self.head = self.call(modules[0], self.head, alternatives=names)
 
+    @property
+    def reusable(self) -> list[Callable]:
+        """The modules that may be registered here, too: stages share none."""
+        cut, top = is_cut(self.growth.swarm), self.path.partition(".")[0]
+        reusable = self.growth.reusable
+        return [m for m in reusable if not cut or m.name.partition(".")[0] == top]
+
     def alias(self) -> None:
         """Registers a module of the model here once more, and calls it."""
-        if not self.growth.reusable:
+        if not self.reusable:
             self.extend("leaf", more=True)
-        target = self.tape.pick(self.growth.reusable)
+        target = self.tape.pick(self.reusable)
         name = self.growth.name("shared")
         self.children.append(Child(name=name, module=Alias(target=target.name)))
         self.head = self.call(target._replace(name=name), self.project(self.head, target.width))
@@ -289,17 +307,19 @@ class BlockGrower(BlockBuilder):
     def finish(self, *, several_outputs: bool, returns: str | None = None) -> Block:
         """Return the block; its first output is the head."""
         outputs = [self.head]
-        if several_outputs and self.tape.chance(80):
+        if several_outputs and not self.is_plain and self.tape.chance(80):
             others = [v for v in reversed(self.widths) if v != self.head]
             outputs += self.tape.shuffled(others)[: 1 + self.tape.below(2)]
         swarm = self.growth.swarm
         passing = "positional"
-        if "structured_passing" in swarm and self.tape.chance(75):
+        if self.is_plain:
+            pass
+        elif "structured_passing" in swarm and self.tape.chance(75):
             passing = self.tape.weighted(_PASSINGS)
         elif "tensor" in swarm and len(self.inputs) > 1 and self.tape.chance(60):
             passing = "keyword"  # some of which a style prepares
         method = "forward"
-        if self.path and "method" in swarm and self.tape.chance(85):
+        if self.path and not self.is_plain and "method" in swarm and self.tape.chance(85):
             method = self.tape.pick(_METHODS)
         return Block(
             children=tuple(self.children),
@@ -313,7 +333,7 @@ class BlockGrower(BlockBuilder):
 
     def returned(self, num_outputs: int) -> str:
         """Return how a block returns its outputs."""
-        if self.depth < 2 and is_cut(self.growth.swarm):  # what a chain of modules passes on
+        if self.is_plain:
             return "tensor"
         if "structured_returns" in self.growth.swarm and self.tape.chance(70):
             return self.tape.pick(_RETURNS)

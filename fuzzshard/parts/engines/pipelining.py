@@ -45,9 +45,8 @@ class PipelineParallel(EngineSpec):
         brings=_OF_STAGES,
         # what a chain of stages has no place for, or runs at once in place of op by op
         excludes=(
-            *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
-            *("structured_passing", "structured_returns", "method", "alternatives"),
-            *("alias", "tie", "ignored"),
+            *("several_inputs", "input_grad", "list_group", "root_not_wrapped"),
+            *("alternatives", "ignored"),
             *("meta", "compile", "rank_batches", "finalize", "toggle"),
             *("two_forwards", "partial_loss", "backward_order"),
             *("partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
