@@ -21,13 +21,15 @@ WORKAROUND = (
 )
 EXAMPLE = r"""
 # torchrun --standalone --nproc-per-node 1 example.py
+import copy
+
 import torch
+from torch import nn
 
 torch.manual_seed(0)
-v, g = torch.randn(4, 17, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
-expected = torch._weight_norm(v, g, 0)
-weight = torch._weight_norm(v.cuda(), g.cuda(), 0).cpu()
-error = ((weight - expected) / expected).abs().max().item()
+module = nn.utils.parametrizations.weight_norm(nn.Linear(17, 4).double())
+on_cuda = copy.deepcopy(module).cuda()
+error = ((on_cuda.weight.cpu() - module.weight) / module.weight).abs().max().item()
 assert error < 1e-12, f"off by {error} of the weight on CUDA"
 """
 TORCH = Releases(since="2.11")

@@ -18,25 +18,28 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(text: str) -> list[CodeType]:
-    """Compile the imports that statements need, the functions, and themselves."""
+def _compiled(text: str) -> tuple[list[CodeType], dict[str, Any]]:
+    """Compile the imports that statements need, the functions, and themselves, and make the
+    namespace that they always run in: Dynamo keeps what it compiles by code object, and looks its
+    own names up in the namespace of the first call.
+    """
     functions = "".join(SOURCES[name] for name in called(text, SOURCES))
     parts = (import_block(functions + text), functions, text)
-    return [compile(part, FILE, "exec", dont_inherit=True) for part in parts]
+    return [compile(part, FILE, "exec", dont_inherit=True) for part in parts], {}
 
 
 def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:
     """Run statements with these variables and return all that there are then.
 
     Functions that the statements define may live on in C++ code, where the garbage collector does
-    not find them. They keep what is imported and no variable.
+    not find them. They keep what is imported and what Dynamo calls ``__compiled_fn_0``, and no
+    variable.
     """
     if not lines:
         return dict(variables)
     text = "\n".join(lines)
-    imports, functions, statements = _compiled(text)
+    (imports, functions, statements), namespace = _compiled(text)
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
-    namespace: dict[str, Any] = {}
     exec(imports, namespace)
     imported = set(namespace)
     exec(functions, namespace)
@@ -46,4 +49,5 @@ def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any
         return dict(namespace)
     finally:
         for name in namespace.keys() - imported:
-            del namespace[name]
+            if not name.startswith("__"):
+                del namespace[name]

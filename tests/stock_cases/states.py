@@ -8,7 +8,7 @@ import msgspec
 from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, float_inputs
 
 from fuzzshard.case.case import Mesh, Optimizer
-from fuzzshard.parts.op import Op, Stager, StateOption, Via
+from fuzzshard.parts.op import Op, StateOption, Via
 from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
@@ -26,6 +26,7 @@ from fuzzshard.parts.ops import (
     Unscale,
     WaitForSave,
 )
+from fuzzshard.parts.ops.states import Stager
 from stock_cases.stock import bitwise, bounded, imprecise
 
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
