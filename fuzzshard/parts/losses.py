@@ -223,7 +223,7 @@ class DoubledInPlace(Loss):
     """
 
     name, meaning = "doubled_in_place", "outputs that are doubled in place, times a target"
-    place = 6
+    place, is_exact = 6, True
     late_percent = 20
     changes_outputs = True
 

@@ -15,6 +15,7 @@ from fuzzshard.case.options import Precision
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.cases import SIZES
@@ -139,7 +140,7 @@ def test_cases_of_exact_values_often_round_nothing(sample):
         for case in sample.cases
         if case.values != "gaussian"
         and case.mesh.size in (1, 2, 4)
-        and case.loss in ("sum", "dot")
+        and LOSSES[case.loss].is_exact
         and case.optimizer.kind == "sgd"
         and not case.optimizer.weight_decay
         and {
