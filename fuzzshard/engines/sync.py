@@ -204,15 +204,15 @@ class ExplicitSync:
         """
         divisors = {fqn: ranks or flags.divisors[self.owners[fqn]] for fqn in local}
         in_half = self.manner.in_half
-        if halved := local.keys() & in_half.keys():
-            halves = {
-                fqn: local[fqn].to(getattr(torch, in_half[fqn])).div_(divisors[fqn])
-                for fqn in local
-                if fqn in halved
-            }
+        halves = {
+            fqn: gradient.to(getattr(torch, in_half[fqn])).div_(divisors[fqn])
+            for fqn, gradient in local.items()
+            if fqn in in_half
+        }
+        if halves:
             if self.mesh.size > 1:
                 self._add_up([*halves.values()])
-            others = {fqn: local[fqn] for fqn in local if fqn not in halved}
+            others = {fqn: local[fqn] for fqn in local if fqn not in halves}
             rounded = {fqn: half.to(local[fqn].dtype) for fqn, half in halves.items()}
             return rounded | (self.averages(others, flags, ranks) if others else {})
         if self.mesh.size == 1:
