@@ -18,6 +18,7 @@ NOT_HERE = {
     *("op:take_state_dict_in_inference", "loss:loss_parallel_weighted"),
     *(feature for feature in ALL_FEATURES if "pipelining" in feature),
     *("engine:expert_parallel", "wrap:experts_beside_others"),
+    *("fsdp1:hook_fp16", "fsdp1:hook_bf16"),
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known
 findings need (corpus/findings); pipeline schedules (test_pipelining.py);
