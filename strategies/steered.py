@@ -65,7 +65,7 @@ _CHAINS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Steered:
-    """What is asked, and where to begin.
+    """What drawn cases must have, and bytes from which the strategies draw such cases.
 
     ``shared`` are features of the case in focus that drawn cases have, too. ``starts`` are bytes
     that stand for cases as asked; ``hits`` of ``tries`` draws at random were such cases. Without

@@ -46,8 +46,9 @@ def graph_changes(case: Case) -> bool:
 
 
 def cast_late(case: Case) -> bool:
-    """Return whether parameters are cast to another dtype after the first forward, or after what
-    begins one.
+    """Return whether parameters are cast to another dtype after lazy initialization.
+
+    The first forward does that, and so do the ops that prepare one, as ``unshard()``.
     """
     return any(
         at.initialised

@@ -1,4 +1,4 @@
-"""Which findings are the same: known ones, those being worked on, and the cases they explain."""
+"""Tell new findings from those that are in the corpus already, or are being shrunk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What one session of a campaign counts and knows, and takes over from the journal and the
-corpus.
+"""The state of one run of a campaign: its counts, its settings, and the findings it knows.
+
+Both the journal of the run before and the corpus tell it what is known.
 """
 
 from __future__ import annotations

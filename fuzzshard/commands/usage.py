@@ -37,7 +37,7 @@ class _Imported(CommandSpec):
     """A command that is imported when it is called. Until then its ``help`` is one line."""
 
     def resolve(self, parent_app: App) -> App:
-        """Import the command, whose help is its docstring from now on."""
+        """Import the command, and take its docstring for its help."""
         if not self.is_resolved:
             self.help = None
             command = super().resolve(parent_app).default_command

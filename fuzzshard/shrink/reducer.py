@@ -118,11 +118,11 @@ class _Reducer:
 
     @property
     def seconds(self) -> float:
-        """Since the first candidate could run."""
+        """Return the seconds since shrinking began."""
         return time.monotonic() - self.started
 
     def run(self) -> None:
-        """Returns at a fixpoint."""
+        """Try candidates until no pass offers a smaller case that fails."""
         if not self.fails(self.best):
             raise ValueError("the case to shrink does not fail; confirm it first")
         for each in _PASSES:

@@ -333,8 +333,10 @@ def near(tensor: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 def repeats(tensor: torch.Tensor, number: int, close: float = CLOSE) -> bool:
-    """Return whether a tensor, which is not constant, has ``number`` shards that are equal as far
-    as they go, along the first dimension, as ``fully_shard`` cuts.
+    """Return whether a tensor is one block of rows, ``number`` times.
+
+    It is cut along the first dimension as ``fully_shard`` cuts parameters, so the last block may
+    be shorter than the others. A constant tensor is no such repetition.
     """
     parts = tensor.chunk(number) if tensor.dim() and tensor.numel() else ()
     if not 1 < number == len(parts) or not (tensor != tensor.flatten()[0]).any():

@@ -64,8 +64,9 @@ class EngineEntered(_Message, frozen=True, kw_only=True, tag="progress"):
 
 
 class Tripped(_Message, frozen=True, kw_only=True, tag="tripped"):
-    """A tripwire of a rank says that its cause has occurred; sent at once, as the rank may die of
-    it.
+    """A rank has come to a line of torch where a known bug occurs.
+
+    It is sent before that line runs, as the rank may die of it.
     """
 
     cause: str

@@ -258,8 +258,9 @@ class LatePlanner(dcp.DefaultSavePlanner):  # lets nothing be written before tra
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Save, perhaps train on, perhaps corrupt, load; then train on. What else is there
-        may come before or after them.
+        """Draw a save and a load between two steps of training.
+
+        Steps may come between the two, and a change of the state that the load has to undo.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
         their own.

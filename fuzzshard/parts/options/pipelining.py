@@ -33,7 +33,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
 
     @property
     def fills_pipeline(self) -> bool:
-        """Whether no stage may be without a microbatch."""
+        """Return whether the schedule needs as many microbatches as stages, or more."""
         return self.schedule_class in ("1f1b", "dual_pipe_v")
 
     def rank_of(self, stage: int, ranks: int) -> int:

@@ -168,7 +168,7 @@ class GroupOption(Option):
         return iter(())
 
     def items(self, value: Any) -> tuple[Any, ...]:
-        """Return what it has of which a smaller case may have less."""
+        """Return the elements of a value that shrinking may leave out."""
         return ()
 
 
