@@ -53,7 +53,6 @@ for name in ("teacher", "student"):
     fully_shard(model, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard="dp"))
 dist.destroy_process_group()
 """
-# ``verify --causes`` calls its entry UNSHOWN on 2.13, where its script shows it and its case does not.
 EDITS = (
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam._init_sharding_spec_spmd",

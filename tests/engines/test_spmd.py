@@ -56,3 +56,14 @@ def test_it_trains_to_what_plain_training_does(two_ranks: World, case: Case) -> 
 def test_gradients_are_reduce_scattered_over_the_axes_to_shard_over(dims: str, ranks: int) -> None:
     case = make_case(mesh=Mesh(replicate=3, shard=2), spmd=SPMD(dp_mesh_dims=dims))
     assert spec_of(ENGINE).shards(case) == ranks
+
+
+def test_a_model_that_is_built_again_is_on_a_mesh_that_is_sliced_again(two_ranks: World) -> None:
+    rebuilt = (ops.SaveState(via="state_dict"), ops.CorruptState(how="rebuild"), ops.LoadState())
+    case = make_case(
+        schedule=(*rebuilt, FORWARD), mesh=Mesh(shard=2, pipeline=1), engines=(ENGINE,)
+    )
+    skip_if_torch_lacks(case)
+    shown = two_ranks.run(case)
+    assert shown.signature == "crash/spmd/ValueError in _init_sharding_spec_spmd"
+    assert two_ranks.run(case, mends=("equal_mesh_is_another_mesh",)).status is Status.PASS

@@ -19,21 +19,28 @@ if TYPE_CHECKING:
     from fuzzshard.case.options import TensorParallel
 
 
+def _mesh(case: Case) -> str:
+    """Return the mesh of all DTensors: of all axes with tensor parallelism, else the data-parallel
+    one, which a program slices anew where it builds its model again.
+    """
+    return "mesh" if case.mesh.tensor is None else MeshNames(case).variable
+
+
 def _placements(case: Case, data: str, tensor: str = "Replicate()") -> str:
     """Return a list of placements: one for the data-parallel axes, another for the
     tensor-parallel one.
     """
     names = MeshNames(case)
     along = dict.fromkeys(names.data, data) | {"tp": tensor}
-    return f"[{', '.join(along.get(axis) or 'Replicate()' for axis in names.sizes)}]"
+    axes = names.data if case.mesh.tensor is None else names.sizes
+    return f"[{', '.join(along.get(axis) or 'Replicate()' for axis in axes)}]"
 
 
 def _plan_lines(case: Case, plan: TensorParallel, module: str) -> list[str]:
     """Lay the argument of a planned module as it wants to have it, and its result as the plan
     says.
     """
-    mesh = MeshNames(case).variable
-    found = inferred(case)
+    mesh, found = _mesh(case), inferred(case)
     takes, gives = layouts_of(plan, found, case.inputs.seq)
     by_rows = "ids" in found.leaves[plan.module].takes
     wanted = {"colwise": None, "rowwise": None if by_rows else -1, "sequence": takes}
@@ -51,7 +58,7 @@ def _rows(case: Case) -> str:
 
 
 class SPMDScript(FullyShardScript):
-    """Makes everything that the model has DTensors on the mesh of all axes, and wraps groups."""
+    """Makes everything that the model has DTensors on one mesh, and wraps groups."""
 
     sources = """
 from torch.distributed.fsdp import DataParallelMeshDims
@@ -74,7 +81,7 @@ def own_rows(t, placements):  # of the rows of all ranks
     @override
     def argument(self, case: Case, variable: str) -> str:
         placed = "" if case.spmd.inputs == "replicated" else f", {_placements(case, _rows(case))}"
-        return f"DTensor.from_local({variable}, {MeshNames(case).variable}{placed})"
+        return f"DTensor.from_local({variable}, {_mesh(case)}{placed})"
 
     @override
     def whole(self, case: Case, output: str) -> str:
@@ -89,11 +96,11 @@ def own_rows(t, placements):  # of the rows of all ranks
             if dim is not None:
                 module, _, name = place_of(case, model, fqn).rpartition(".")
                 placed = _placements(case, "Replicate()", placement(dim))
-                lines.append(f'distribute({module}, "{name}", {names.variable}, {placed})')
+                lines.append(f'distribute({module}, "{name}", {_mesh(case)}, {placed})')
         for plan in case.tensor_parallel:
             if plan.is_of_leaf:
                 lines += _plan_lines(case, plan, at(model, plan.module))
-        lines.append(f"distribute_module({model}, {names.variable})")
+        lines.append(f"distribute_module({model}, {_mesh(case)})")
         for tie in case.ties:
             place = place_of(case, model, tie.parameter)
             lines.append(f"{place} = {place_of(case, model, tie.source)}")
@@ -101,7 +108,7 @@ def own_rows(t, placements):  # of the rows of all ranks
 
     @override
     def mesh_of(self, case: Case, group: WrapGroup) -> str:
-        return MeshNames(case).variable
+        return _mesh(case)
 
     @override
     def arguments(self, case: Case, group: WrapGroup) -> list[str]:
