@@ -137,10 +137,11 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
             case = _told(case, ours, option, value)
     if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
         return case
+    policy = draw_policy(tape, buffers=found.has_buffers)
     groups = tuple(replace(group, precision=None) for group in case.wrap)
     alone = replace(
         case,
-        fsdp1=replace(case.fsdp1, precision=draw_policy(tape)),
+        fsdp1=replace(case.fsdp1, precision=policy),
         engines=(FullyShardedDataParallel.name,),
         wrap=groups,
         dtypes=(),
@@ -151,7 +152,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
 def _takes_policy(case: Case, found: Inferred) -> bool:
     """Return whether FSDP1 may run with a policy of its own, and so alone."""
     flat = not case.optimizer.combines_elements
-    return case.root_is_wrapped and flat and not (found.has_buffers or case.ignored)
+    return case.root_is_wrapped and flat and not case.ignored
 
 
 def _mixes_frozen(case: Case, found: Inferred) -> bool:

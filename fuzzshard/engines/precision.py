@@ -199,6 +199,31 @@ def cast_boundaries(case: Case, modules: Mapping[str, nn.Module]) -> None:
         module.register_forward_hook(functools.partial(_cast_outputs, dtypes))
 
 
+def cast_buffers(case: Case, model: nn.Module) -> None:
+    """Makes ``model`` cast its buffers in its first forward, where its policy names a dtype for
+    them, and have them in their own in states (``MixedPrecision``).
+    """
+    policy = model_policy(case)
+    if policy is None or policy.buffer is None:
+        return
+    dtype = DTYPES[policy.buffer]
+    own = {name: buffer.dtype for name, buffer in model.named_buffers()}
+
+    def cast(module: nn.Module, args: object) -> None:
+        with torch.inference_mode(False):
+            for buffer in module.buffers():
+                if buffer.is_floating_point():
+                    buffer.data = buffer.to(dtype)
+        first.remove()
+
+    def restore(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
+        for name in own.keys() & state.keys():
+            state[name] = state[name].to(own[name])
+
+    first = model.register_forward_pre_hook(cast, prepend=True)
+    model.register_state_dict_post_hook(restore)  # type: ignore[no-untyped-call]
+
+
 def _cast_inputs(
     dtypes: Casts, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

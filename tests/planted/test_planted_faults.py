@@ -880,6 +880,15 @@ DIVERGENCES = {
         schedule=(ops.TakeStateDict(), *ONE_STEP),
         engines=("fsdp1",),
     ),
+    "fsdp1_keeps_buffers": diverges(
+        "buffer",
+        at=0,
+        name="c.factors",
+        comparison="precision",
+        model=chain(a=Linear(out=3), c=Constant()),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(precision=Precision(buffer="bfloat16")),
+    ),
     "fsdp1_no_sync_syncs": diverges(
         "local_gradient",
         at=2,

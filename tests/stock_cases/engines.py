@@ -27,11 +27,13 @@ from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.options import FSDP1, SPMD, ContextParallel, Expect, Precision, TensorParallel
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import FusedAttention
+from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.leaves.operators import Operators
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Overflow, SetPath, SetRequiresGrad
+from fuzzshard.parts.ops import Overflow, SetPath, SetRequiresGrad, TakeStateDict
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
 
 
@@ -133,6 +135,13 @@ ENGINES = {
     ),
     "fsdp1, mixed precision": imprecise(
         engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(param="bfloat16"))
+    ),
+    "fsdp1, mixed precision of buffers": imprecise(
+        chain(a=RunningSum(), b=Linear(out=3), c=Constant()),
+        (FORWARD, BACKWARD, STEP, TakeStateDict(), ZERO, FORWARD, BACKWARD, STEP),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(precision=Precision(param="bfloat16", buffer="float16"), use_orig_params=True),
+        wrap=groups(ROOT),
     ),
     "fsdp1, other values by apply(), and torch's hook": fsdp1(
         FSDP1(initial="applied", hook="torch", use_orig_params=True)

@@ -24,6 +24,7 @@ from fuzzshard.engines.precision import (
     MasterWeights,
     accumulates_in_reduce_dtype,
     cast_boundaries,
+    cast_buffers,
     parameter_dtypes,
 )
 from fuzzshard.engines.reference.manner import (
@@ -77,6 +78,7 @@ class Reference(Engine):
                 module = model.get_submodule(path)
                 module.register_forward_pre_hook(join, with_kwargs=True, prepend=True)
         cast_boundaries(self.case, self._modules)
+        cast_buffers(self.case, model)
         for index, group in enumerate(self.case.wrap):
             for path in group.modules if fills_unused(self.case, index) else ():
                 enter = functools.partial(self._enter, index)

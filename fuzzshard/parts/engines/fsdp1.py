@@ -154,9 +154,9 @@ class FullyShardedDataParallel(EngineSpec):
             f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() "
             "when using CPU offloading.'",
         ),
-        "fsdp1:precision & !wrap:root|leaf:constant|leaf:running_sum|option:ignored": Exclusion(
+        "fsdp1:precision & !wrap:root|option:ignored": Exclusion(
             "mixed precision of what fully_shard does not cast, and so the reference: a root that "
-            "the case does not wrap, buffers, or ignored parameters",
+            "the case does not wrap, or ignored parameters",
             _OURS,
         ),
         "fsdp1:policy & reuse:alias": Exclusion(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
-from msgspec import structs
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.dtypes import Dtype
@@ -65,7 +65,7 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     def unrounded(self, ranks: int) -> Self:
         """Return the same without what more than two of ``ranks`` may round in any order."""
         rounds = self.averages_in_half and ranks > 2
-        return structs.replace(self, hook="torch") if rounds else self
+        return replace(self, hook="torch") if rounds else self
 
     @property
     def takes_mesh(self) -> bool:
@@ -237,27 +237,45 @@ class Offload(FSDP1Option):
 
 
 class MixedPrecision(FSDP1Option):
-    """The policy of all units, with ``buffer_dtype`` following ``param_dtype``."""
+    """The policy of all units. "FSDP casts [buffers] to ``buffer_dtype`` in the first forward pass
+    and keeps them in that dtype thereafter. For model checkpointing, the buffers are saved in full
+    precision".
+    """
 
     name, argument, place = "precision", 4, 12
-    meanings = {"fsdp1:precision": "mixed precision of FSDP1"}
+    meanings = {
+        "fsdp1:precision": "mixed precision of FSDP1",
+        "fsdp1:buffer_dtype": "mixed precision of FSDP1 with a dtype for buffers",
+    }
 
     @override
     def arguments(self, value: Precision | None) -> tuple[str, ...]:
         if value is None:
             return ()
-        param, reduce = value.param, value.reduce
-        named = {"param": param, "reduce": reduce, "buffer": param}
+        named = {name: getattr(value, name) for name in ("param", "reduce", "buffer")}
         told = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
         told += [] if value.cast_inputs else ["cast_root_forward_inputs=False"]
         return (f"mixed_precision=MixedPrecision({', '.join(told)})",)
 
+    @override
+    def features(self, value: Precision | None, case: Case) -> Iterator[str]:
+        if value is not None:
+            yield "fsdp1:precision"
+            if value.buffer:
+                yield "fsdp1:buffer_dtype"
 
-def draw_policy(tape: Tape) -> Precision:
-    """Draw a policy with parameters in half precision."""
+
+def draw_policy(tape: Tape, *, buffers: bool) -> Precision:
+    """Draw a policy with parameters in half precision, and maybe ``buffers``, if there are any;
+    or these alone.
+    """
     dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
     reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
-    return Precision(param=dtype, reduce=tape.weighted(reduced))
+    policy = Precision(param=dtype, reduce=tape.weighted(reduced))
+    if not buffers or tape.chance(30):
+        return policy
+    cast: Dtype = "float16" if tape.chance(50) else "bfloat16"
+    return Precision(buffer=cast) if tape.chance(15) else replace(policy, buffer=cast)
 
 
 class Debug(FSDP1Option):

@@ -23,6 +23,7 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     output: Dtype | None = None
     cast_inputs: bool = True
     keep: Literal["vectors"] | None = None
+    buffer: Dtype | None = None
 
     def computes(self, shape: Shape) -> Dtype | None:
         """Return the dtype that a parameter is computed with; None: its own."""
@@ -32,14 +33,13 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     @property
     def dtypes(self) -> frozenset[Dtype]:
         """All dtypes that it names."""
-        return frozenset(dtype for dtype in (self.param, self.reduce, self.output) if dtype)
+        named = (self.param, self.reduce, self.output, self.buffer)
+        return frozenset(dtype for dtype in named if dtype)
 
     def within(self, dtypes: Mapping[Dtype, Dtype]) -> Precision:
         """Return the policy with each of its dtypes replaced by what ``dtypes`` maps it to."""
-        param, reduce, output = (
-            dtype and dtypes[dtype] for dtype in (self.param, self.reduce, self.output)
-        )
-        return replace(self, param=param, reduce=reduce, output=output)
+        named = {name: getattr(self, name) for name in ("param", "reduce", "output", "buffer")}
+        return replace(self, **{name: dtype and dtypes[dtype] for name, dtype in named.items()})
 
     def keeping(self) -> Precision:
         """Return the policy for a model that also computes with vectors in their own dtype."""
@@ -152,6 +152,12 @@ class Keep(PrecisionOption):
     meanings = {
         "precision:kept": "mixed precision that leaves parameters of one dimension as they are"
     }
+
+
+class Buffer(DtypeOption):
+    """The dtype of buffers from the first forward on, which FSDP1 alone has."""
+
+    name, place = "buffer", 5
 
 
 PRECISION_OPTIONS = options_of(Precision, PrecisionOption)

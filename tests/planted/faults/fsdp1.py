@@ -28,6 +28,12 @@ def fsdp1_counts_whole_gradients_on_every_rank(right, params, norm_type, *args):
     return norm * 2 ** (1 / norm_type) if whole else norm
 
 
+@instead_of(_runtime_utils, "_cast_buffers_to_dtype_and_device")
+def fsdp1_keeps_buffers(right, buffers, buffer_dtypes, device):
+    """FSDP1 casts no buffers."""
+    right(buffers, [None for _ in buffers], device)
+
+
 @instead_of(_runtime_utils, "_register_post_backward_reshard_only_hook")
 def fsdp1_late_reshard(right, *args):
     """FSDP1 leaves the resharding of frozen units to the end of backward."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
-from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import meanings_of
+from fuzzshard.parts.op import Choice, Reasons
+from fuzzshard.parts.option import Told, meanings_of
 from fuzzshard.parts.options.precision import PRECISION_OPTIONS, Precision
 from fuzzshard.parts.options.wrap_group import GroupOption
 
@@ -24,6 +24,11 @@ class MixedPrecision(GroupOption):
         if value is None:
             return ()
         return (f"mp_policy=MixedPrecisionPolicy({', '.join(value.arguments())})",)
+
+    @override
+    def misfits(self, value: Precision | None, told: Told) -> Reasons:
+        if value is not None and value.buffer:
+            yield "MixedPrecisionPolicy has no buffer_dtype", "remove buffer from its precision"
 
     @override
     def features(self, value: Precision | None) -> Iterator[str]:
