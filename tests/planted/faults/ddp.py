@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from planting import instead_of
 from torch.distributed._composable.replicate import _ReplicateState
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel, distributed
 
@@ -42,6 +43,12 @@ def ddp_finds_no_outputs(right, output):
 def ddp_clones_no_outputs(right, ctx, ddp, *inputs):
     """DDP hands outputs on through a function that returns them as they are."""
     return (right(ctx, ddp, *inputs), inputs)[1]
+
+
+@instead_of(default_hooks, "_compress_hook")
+def ddp_compresses_no_gradients(right, dtype, process_group, bucket):
+    """DDP's hook that is to average in float16 averages as the plain one does."""
+    return default_hooks.allreduce_hook(process_group, bucket)
 
 
 @instead_of(DistributedDataParallel, "_sync_buffers")
