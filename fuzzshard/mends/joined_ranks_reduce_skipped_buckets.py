@@ -3,15 +3,15 @@
 With ``skip_all_reduce_unused_params`` the reducer does not all-reduce a bucket whose parameters
 are all unused (``torch/csrc/distributed/c10d/reducer.cpp``, ``should_skip_all_reduce_bucket``).
 ``_match_all_reduce_for_bwd_pass`` (``torch/nn/parallel/distributed.py``) goes through all buckets
-on a rank that has joined. With ``static_graph``, which keeps what is unused, or where all
-parameters of a bucket are frozen, collectives of ranks no longer match: gradients are added to
-those of other buckets, or a rank hangs or dies. The mend takes frozen parameters for the unused
-ones, and with ``static_graph`` those that have no gradient, as the reducer does not tell them.
+on a rank that has joined, so collectives of ranks no longer match: gradients are added to those of
+other buckets, or a rank hangs or dies. The reducer does not tell what is unused. The mend searches
+as the reducer does; with ``static_graph``, which keeps what was unused in the first iteration, it
+takes the parameters that have no gradient.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "DDP: join() mismatches collectives with static_graph and skip_all_reduce_unused_params"
+TITLE = "DDP: join() mismatches collectives with skip_all_reduce_unused_params"
 COMPONENT = "DDP"
 WEIGHT = "exotic"
 CONTRACT = Promise(
@@ -21,9 +21,9 @@ CONTRACT = Promise(
     "torch.nn.parallel.DistributedDataParallel.join",
 )
 SETUP = (
-    "DistributedDataParallel(static_graph=True, skip_all_reduce_unused_params=True) within "
-    "join(), where one rank has more inputs than another, and all parameters of a bucket are "
-    "unused."
+    "DistributedDataParallel(find_unused_parameters=True, skip_all_reduce_unused_params=True) "
+    "within join(), where one rank has more inputs than another, and all parameters of a bucket "
+    "are unused."
 )
 WORKAROUND = "Leave skip_all_reduce_unused_params out."
 EXAMPLE = r"""
@@ -40,7 +40,10 @@ rank = dist.get_rank()
 model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
 model.forward = lambda x: nn.Sequential.forward(model[:1], x)
 ddp = DistributedDataParallel(
-    model, static_graph=True, skip_all_reduce_unused_params=True, bucket_cap_mb=1e-6
+    model,
+    find_unused_parameters=True,
+    skip_all_reduce_unused_params=True,
+    bucket_cap_mb=1e-6,
 )
 with ddp.join():
     for _ in range(3 if rank == 0 else 2):
@@ -55,9 +58,26 @@ PUBLIC = (
         date="2026-11-30",
     ),
 )
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 EDITS = (
     Edit(
-        "torch.nn.parallel.distributed:DistributedDataParallel._match_all_reduce_for_bwd_pass",
+        f"{_DDP}._post_forward",
+        """
+        if self._check_sync_bufs_post_fwd():
+        """,
+        """
+        if self.skip_all_reduce_unused_params and torch.is_grad_enabled():
+            nodes, reached = [t.grad_fn for t in _find_tensors(output) if t.grad_fn], set()
+            while nodes:  # as the reducer searches
+                later = {node for node, _ in nodes.pop().next_functions if node} - reached
+                nodes.extend(later)
+                reached |= later
+            self._used = {getattr(node, "variable", None) for node in reached}
+        if self._check_sync_bufs_post_fwd():
+        """,
+    ),
+    Edit(
+        f"{_DDP}._match_all_reduce_for_bwd_pass",
         "grad_buckets = self.reducer._get_zeros_like_grad_buckets()",
         """
         grad_buckets = self.reducer._get_zeros_like_grad_buckets()
@@ -66,7 +86,7 @@ EDITS = (
                 bucket
                 for bucket in grad_buckets
                 if any(
-                    p.grad is not None if self.static_graph else p.requires_grad
+                    p.grad is not None if self.static_graph else p in self._used
                     for p in bucket.parameters()
                 )
             ]

@@ -76,24 +76,32 @@ EDITS = (
         ddp = weakref.ref(self)
 
         def hand_in_the_others(_):
-            self, task = ddp(), torch._C._current_graph_task_id()
-            if self is None or self._last_task == task or torch.is_grad_enabled():
+            self = ddp()
+            if self is None or torch.is_grad_enabled():
                 return  # of what torch.autograd.grad(create_graph=True) differentiates
-            self._last_task = task
-            for index, node in self._awaited_nodes.items():
+            while self._awaited:
+                node, index = self._awaited.popitem()
                 if not torch._C._will_engine_execute_node(node):
                     self.reducer._autograd_hook(index)
 
-        self._last_task = -1
-        self._awaited_nodes = {
-            index: torch.autograd.graph.get_gradient_edge(parameter).node
+        tensors = list(_find_tensors(output))
+        nodes, reached = [t.grad_fn for t in tensors if t.grad_fn], set()
+        while nodes:  # as the reducer searches
+            later = {node for node, _ in nodes.pop().next_functions if node} - reached
+            nodes.extend(later)
+            reached |= later
+        trained = [
+            (torch.autograd.graph.get_gradient_edge(parameter).node, index)
             for index, parameter in enumerate(self._reduced_parameters)
             if parameter.requires_grad
-        }
-        self.reducer.prepare_for_backward(
-            [p.view_as(p) for p in self._reduced_parameters]
-        )
-        tensors = [t for t in _find_tensors(output) if t.requires_grad]
+        ]
+        self._awaited = {node: index for node, index in trained if node in reached}
+        if trained and not self._awaited:  # what accumulated before would not be reduced
+            node, index = trained[0]
+            self._awaited[node] = index
+            tensors.append(self._reduced_parameters[index].view_as(node.variable))
+        self.reducer.prepare_for_backward(tensors)
+        tensors = [t for t in tensors if t.requires_grad]
         hook = functools.partial(torch.autograd.graph.register_multi_grad_hook, mode="any")
         hook([t for t in tensors if t.grad_fn], hand_in_the_others)
         if hasattr(self, "_of_leaves"):  # inputs that are outputs outlive a forward

@@ -250,9 +250,10 @@ def test_an_announced_refusal_that_does_not_come_is_a_finding(engine: EngineName
     assert f'raise AssertionError("nothing raised {first.name}")' in script
 
 
-def test_a_broken_search_for_unused_parameters_is_a_crash_of_ddp() -> None:
+@pytest.mark.parametrize("mends", [(), ("unused_outputs_get_undefined_gradients",)])
+def test_a_broken_search_for_unused_parameters_is_a_crash_of_ddp(mends: tuple[str, ...]) -> None:
     with World(WorldConfig(size=2, preload=(str(fault_file("ddp_finds_no_outputs")),))) as world:
-        verdict = world.run(make_case(engines=("ddp",)))
+        verdict = world.run(make_case(engines=("ddp",)), mends=mends)
     assert verdict.status is Status.CRASH
     assert verdict.findings[0].op == TWO_STEPS.index(BACKWARD)
     assert "Expected to mark a variable ready only once" in verdict.findings[0].observed
