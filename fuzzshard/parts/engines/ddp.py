@@ -128,11 +128,12 @@ class DistributedDataParallel(EngineSpec):
             "fuzzshard: the reference averages before it calls such hooks, as fully_shard does; "
             "that they are linear makes no difference only where nothing is rounded in between",
         ),
-        "ddp:hook_fp16* & misses_a_parameter & "
-        "schedule:microbatches|schedule:no_zero_grad": Exclusion(
+        "ddp:hook_fp16* & misses_a_parameter & schedule:microbatches|schedule:no_zero_grad & "
+        "ddp:gradient_as_bucket_view|edge:unused_output|schedule:several_losses": Exclusion(
             "float16 rounds once more what a parameter holds that a later backward misses",
-            "fuzzshard: a mend hands such gradients to the hook again "
-            "(unused_outputs_get_undefined_gradients), where torch leaves them alone",
+            "reducer.cpp, finalize_bucket_dense: 'If a parameter is globally unused, we keep its "
+            "grad untouched', but not where that is a view of the bucket, or an output depends on "
+            "it: then it is averaged again",
         ),
         "ddp:device_mesh & mesh:hsdp|mesh:axis_of_one|mesh:tensor": Exclusion(
             "a mesh of two axes",
