@@ -22,6 +22,7 @@ from fuzzshard.analysis.stages import (
     num_stages,
     shared_by_stages,
     stages,
+    stops_gradients,
 )
 from fuzzshard.analysis.units import parameter_units, splits_a_unit
 from fuzzshard.case.case import Case
@@ -118,9 +119,9 @@ def lack_positions(case: Case) -> bool:
 
 def is_no_chain(case: Case) -> bool:
     """Return whether the model cannot be cut into stages that have their own modules, parameters,
-    checkpoints and groups.
+    checkpoints and groups, and pass gradients on.
     """
-    return not stages(case) or any(shared_by_stages(case))
+    return not stages(case) or any(shared_by_stages(case)) or stops_gradients(case)
 
 
 def runs_other_ops(case: Case) -> bool:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fuzzshard.analysis.check_dtypes import called_dtypes
 from fuzzshard.analysis.dtypes import Casts, casts
+from fuzzshard.analysis.flow import flow_of
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case, TensorSpec
@@ -145,6 +146,16 @@ def casts_between_stages(case: Case) -> bool:
         != (dtype, promote(dtype, root.outputs or dtype))
         for dtype in passed
     )
+
+
+def stops_gradients(case: Case) -> bool:
+    """Return whether what a stage returns does not depend on what it takes, on some path."""
+    for stage in stages(case)[1:]:
+        tensors = tuple(replace(t, requires_grad=True) for t in stage.case.inputs.tensors)
+        inputs = replace(stage.case.inputs, tensors=tensors)
+        if not all(flow_of(replace(stage.case, inputs=inputs)).outputs("", frozenset())):
+            return True
+    return False
 
 
 def passes_dtensors(case: Case) -> bool:

@@ -32,7 +32,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block
+from fuzzshard.case.graph import Block, Call, TensorOp
 from fuzzshard.case.options import DDP, Pipelining
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
@@ -57,6 +57,14 @@ from fuzzshard.world import World
 
 ENGINE = "pipelining"
 MODEL = chain(a=Linear(out=4), r=Activation(), b=Linear(out=3), c=Linear(out=5))
+DETACHED = Block(
+    children=children(d=Linear(out=5)),
+    nodes=(
+        TensorOp(name="h0", op="detach", args=("x",)),
+        Call(name="h1", module="d", args=("h0",)),
+    ),
+    outputs=("h1",),
+)
 PLAIN = Inputs(batch=2, tensors=(TensorSpec(size=5),))
 
 
@@ -371,6 +379,10 @@ EXCLUDED = (
         pipelined(wrap=(WrapGroup(modules=("a",), forward_prefetch=("c",)), *groups("c", ROOT))),
     ),
     ("belongs to several stages", pipelined(checkpoints=(Checkpoint(module=""),))),
+    (
+        "a stage detaches what it gets",
+        pipelined(model=chain(a=Linear(out=4), b=DETACHED), wrap=groups(ROOT)),
+    ),
     (
         "zeros for modules that nobody calls",
         pipelined(

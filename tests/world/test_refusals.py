@@ -31,9 +31,11 @@ from fuzzshard.case.case import (
     Case,
     EngineName,
     Freeze,
+    Inputs,
     Mesh,
     Optimizer,
     RankBatch,
+    TensorSpec,
     Tie,
     WrapGroup,
 )
@@ -144,12 +146,12 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
     "a reshape that cuts a dim with uneven shards": (
         make_case(
             chain(a=Linear(out=3), o=Operators(functions=(("reshape", -1),))),
-            (FORWARD,),
-            mesh=Mesh(shard=1, tensor=2),
+            (FORWARD, BACKWARD),
+            mesh=Mesh(shard=1, tensor=2, pipeline=1),
             wrap=groups("a", ROOT),
-            inputs=float_inputs(),
+            inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
             tensor_parallel=(TensorParallel(module="o", style="dtensor", dim=0),),
-            engines=BY_FULLY_SHARD,
+            engines=("fully_shard", "pipelining"),
         ),
         "Cannot unflatten unevenly sharded tensor",
     ),

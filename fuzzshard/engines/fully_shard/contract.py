@@ -65,6 +65,16 @@ def _fills_with_any_dtype(case: Case, engine: str) -> Iterator[Due]:
             yield Due(index, certain=False)
 
 
+CUT_SHARDS = Refusal(
+    "RuntimeError",
+    "flatten unevenly sharded tensor|remove or reshape sharded dimension",
+    _cuts_shards,
+    "Cannot flatten unevenly sharded tensor: dimension [...] is not evenly divisible by mesh "
+    "dimension [...]. Please redistribute the tensor before this operation.",
+    "torch/distributed/tensor/_ops/_view_ops.py",
+    doubt="along which dims a value is sharded there, DTensor's rules say",
+)
+
 _STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -114,14 +124,6 @@ REFUSALS: tuple[Refusal, ...] = (
         f"{_STATE}, _register_pre_backward_hook: an error where an output is changed in place",
         doubt="whether an output is a view, only torch knows",
     ),
-    Refusal(
-        "RuntimeError",
-        "flatten unevenly sharded tensor|remove or reshape sharded dimension",
-        _cuts_shards,
-        "Cannot flatten unevenly sharded tensor: dimension [...] is not evenly divisible by mesh "
-        "dimension [...]. Please redistribute the tensor before this operation.",
-        "torch/distributed/tensor/_ops/_view_ops.py",
-        doubt="along which dims a value is sharded there, DTensor's rules say",
-    ),
+    CUT_SHARDS,
     NO_SAVED_STATE,
 )

@@ -14,8 +14,10 @@ from typing_extensions import override
 from fuzzshard.analysis.stages import passes_dtensors, stages
 from fuzzshard.case.case import Case
 from fuzzshard.engines.ddp.engine import DDP
+from fuzzshard.engines.fully_shard.contract import CUT_SHARDS
 from fuzzshard.engines.fully_shard.engine import FullyShard
 from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.refusals import Refusal
 from fuzzshard.parts.ops.set_flag import flags_set
 
 
@@ -26,6 +28,7 @@ class Pipelining(NoSyncEngine):
     """
 
     name: ClassVar[str] = "pipelining"
+    refusals: ClassVar[tuple[Refusal, ...]] = (CUT_SHARDS,)
     reregisters: ClassVar[bool] = True
     registers: ClassVar[bool] = False
     _stages: Any = None

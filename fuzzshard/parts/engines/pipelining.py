@@ -98,10 +98,12 @@ class PipelineParallel(EngineSpec):
         "is_no_chain": Exclusion(
             "the root is no chain of as many modules as there are stages or more, each called "
             "once with the one tensor that the one before returns; or a module, a parameter, a "
-            "checkpoint or a group belongs to several stages",
+            "checkpoint or a group belongs to several stages; or a stage detaches what it gets, "
+            "so that those before it get zeros",
             f"{_DOCS}, Option 1: 'a single nn.Module instance that owns the relevant "
             "nn.Parameters and nn.Buffers, and defines a forward() method that executes the "
-            "operations relevant for that stage'",
+            f"operations relevant for that stage'; {_STAGE}, set_local_bwd_input: 'A missing "
+            "gradient is represented by a zero receive buffer when metadata exists.'",
         ),
         "communication:zeros_for_unused & edge:unused_module": Exclusion(
             "zeros for modules that nobody calls: a schedule may unshard them, and a stage that "

@@ -1,0 +1,196 @@
+"""Which lines of torch's data-parallel code drawn cases run: the rest says what is not drawn yet.
+
+``--cases`` cases run in one world, with all mends, and coverage.py (``pip install coverage``)
+notes the lines. Left out are lines that raise, since cases keep to what is documented, and
+functions that a mend changes. ``--list fsdp/_fully_shard`` prints the functions of such files that
+no case ran, and of others the lines that none ran. Some need more ranks, or CUDA.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
+from reached_probe import FOLDER, SAVE_SECONDS, torch_folder
+from rich.table import Table
+
+from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.mending.mend import mends_for, own_mends
+from fuzzshard.strategies import case_stream
+from fuzzshard.world import World
+
+PROBE = Path(__file__).with_name("reached_probe.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function of torch, and which of its lines a case ran."""
+
+    name: str
+    line: int
+    lines: frozenset[int]
+    reached: frozenset[int]
+
+    @property
+    def missed(self) -> list[int]:
+        """The lines that no case ran."""
+        return sorted(self.lines - self.reached)
+
+    def text(self) -> str:
+        """The function, and what of it no case ran."""
+        what = "never" if not self.reached else ", ".join(map(str, self.missed))
+        return f"  {self.line} {self.name}: {what}"
+
+
+def functions(file: Path, reached: Set[int], mended: Set[str]) -> list[Function]:
+    """The functions of ``file`` with lines that may run, without those that are ``mended``."""
+    found = []
+    for name, node in _named(ast.parse(file.read_text())):
+        lines = frozenset(_lines(node.body))
+        if lines and name not in mended:
+            found.append(Function(name, node.lineno, lines, lines & reached))
+    return found
+
+
+def _named(
+    tree: ast.AST, within: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """All functions below ``tree``, by their qualified names."""
+    for node in ast.iter_child_nodes(tree):
+        inner = within
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{within}{node.name}."
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield inner[:-1], node
+        yield from _named(node, inner)
+
+
+def _lines(body: list[ast.stmt]) -> Iterator[int]:
+    """The lines where statements begin, without docstrings, definitions, and what only raises."""
+    for statement in body:
+        constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if constant or isinstance(
+            statement, ast.Raise | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            continue
+        yield statement.lineno
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            for inner in getattr(statement, name, ()):
+                yield from _lines(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+
+
+def mended_functions() -> dict[str, set[str]]:
+    """The qualified names of functions that mends change, by the path of their file in torch."""
+    names: dict[str, set[str]] = {}
+    for mend in own_mends().values():
+        for edit in mend.edits_here():
+            module, _, name = edit.target.partition(":")
+            path = f"{module.replace('.', '/').removeprefix('torch/')}.py"
+            names.setdefault(path, set()).add(name)
+    return names
+
+
+def make_table(files: Mapping[str, list[Function]]) -> Table:
+    """A file in each row, the one with the most missed lines first."""
+    table = Table(title="Reached")
+    table.add_column("file")
+    for title in ("functions", "run", "lines", "run", "%"):
+        table.add_column(title, justify="right")
+    rows = []
+    for path, found in files.items():
+        lines = sum(len(f.lines) for f in found)
+        reached = sum(len(f.reached) for f in found)
+        rows.append((path, len(found), sum(bool(f.reached) for f in found), lines, reached))
+    for path, *numbers in sorted(rows, key=lambda row: row[4] - row[3]):
+        table.add_row(path, *map(str, numbers), str(percent(numbers[3], numbers[2])))
+    return table
+
+
+def percent(part: int, whole: int) -> int:
+    """A share of 100."""
+    return round(100 * part / max(1, whole))
+
+
+def main() -> int:
+    parser = make_parser(__doc__, world_size=2)
+    parser.add_argument("--cases", type=int, default=300, help="cases to run")
+    parser.add_argument(
+        "--list", action="append", default=[], metavar="FILE", help="a part of a path in torch"
+    )
+    args = parser.parse_args()
+    try:
+        import coverage
+    except ImportError:
+        raise UsageError("coverage is not installed", "pip install coverage") from None
+    console, config = make_console(args), configure(args)
+    config = dataclasses.replace(config, preload=(*config.preload, str(PROBE)))
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-reached-") as folder:
+        os.environ[FOLDER] = folder
+        with World(config) as world:
+            world.start()
+            machine = describe_machine(world.info, config.size)
+            run_cases(world, args.seed, args.cases, console.print)
+            time.sleep(2 * SAVE_SECONDS)
+        data = coverage.CoverageData(Path(folder, "all"))
+        for file in Path(folder).glob("rank.*"):
+            other = coverage.CoverageData(file)
+            other.read()
+            data.update(other)
+        mended, root = mended_functions(), torch_folder()
+        files = {}
+        for name in sorted(data.measured_files()):
+            path = Path(name).relative_to(root).as_posix()
+            reached = frozenset(data.lines(name) or ())
+            files[path] = functions(Path(name), reached, mended.get(path, set()))
+    everything = [function for found in files.values() for function in found]
+    lines, reached = (
+        sum(len(getattr(f, kind)) for f in everything) for kind in ("lines", "reached")
+    )
+    if args.json:
+        plain = {path: [_plain(function) for function in found] for path, found in files.items()}
+        print_json({"machine": machine, "cases": args.cases, "files": plain})
+        return EXIT_CLEAN
+    console.print(machine_line(machine, args.seed))
+    console.print(make_table(files))
+    share = percent(reached, lines)
+    console.print(f"{args.cases} cases ran {reached} of {lines} lines, {share} %")
+    for path, found in files.items():
+        if any(part in path for part in args.list):
+            console.print(path)
+            for function in found:
+                if function.missed:
+                    console.print(function.text())
+    return EXIT_CLEAN
+
+
+def run_cases(world: World, seed: int, count: int, report: Callable[[str], None]) -> None:
+    """Run the first ``count`` cases of a stream."""
+    config, began = world.config, time.monotonic()
+    stream = case_stream(seed, world_size=config.size, cuda=config.device == "cuda")
+    for number, case in zip(range(1, count + 1), stream, strict=False):
+        world.run(case, mends=mends_for())
+        if number % 20 == 0:
+            report(f"{number} cases, {time.monotonic() - began:.0f} s")
+
+
+def _plain(function: Function) -> dict[str, Any]:
+    return {"name": function.name, "line": function.line, "missed": function.missed}
+
+
+if __name__ == "__main__":
+    run_main(main)
