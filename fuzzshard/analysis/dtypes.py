@@ -235,8 +235,17 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
 
 
 def computed_dtypes(case: Case) -> frozenset[Dtype]:
-    """Return every dtype that something is computed in, those of ``Cast`` ops included."""
-    return dtypes_in_play(case) | {op.casts_to for op in case.schedule if op.casts_to}
+    """Return every dtype that something is computed in, those of ``Cast`` ops included, and those
+    in which a hook adds up gradients in any order.
+    """
+    cast = {op.casts_to for op in case.schedule if op.casts_to}
+    return dtypes_in_play(case) | cast | hooked_dtypes(case) - hooked_dtypes(lifted(case))
+
+
+def hooked_dtypes(case: Case) -> frozenset[Dtype]:
+    """Return the dtypes in which hooks average gradients, where they cast them."""
+    dtypes = (options.averages_in_half for options in (case.ddp, case.fsdp1))
+    return frozenset(dtype for dtype in dtypes if dtype)
 
 
 def is_low_precision(case: Case) -> bool:

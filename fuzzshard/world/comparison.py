@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from fuzzshard.analysis.dtypes import (
     FINER,
+    hooked_dtypes,
     last_bit,
     lifted,
     loose_comparison,
@@ -433,7 +434,9 @@ class ReferenceComparison:
         if case == self.case:
             return self.traces[Reference.name]
         if case not in self._trained:
-            self._trained[case] = train_reference(case, self.mesh, self.manner)
+            rounds = self.manner.in_half if hooked_dtypes(case) else {}
+            manner = dataclasses.replace(self.manner, in_half=rounds)
+            self._trained[case] = train_reference(case, self.mesh, manner)
         return self._trained[case]
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, children, make_case
+from planting import fault_file
 
 from fuzzshard.analysis.validate import validate
-from fuzzshard.case.case import Case, Mesh, Optimizer
+from fuzzshard.case.case import Case, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
 from fuzzshard.engines.ddp.script import arguments
@@ -24,7 +25,7 @@ from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer import script
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status
-from fuzzshard.world import World
+from fuzzshard.world import World, WorldConfig
 
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 ACCUMULATING = (
@@ -191,6 +192,22 @@ def test_an_option_is_an_argument_of_the_constructor(
     assert ("process_group=group" in given) != ("device_mesh=mesh" in given)
     without = arguments(ddp(find_unused_parameters=False), MeshNames(ddp()))
     assert without == []
+
+
+@pytest.mark.parametrize("scaler", [None, "default"])
+def test_more_than_two_ranks_may_add_up_in_float16_in_any_order(scaler: Any) -> None:
+    training: Any = {
+        "schedule": (NO_SYNC, FORWARD, BACKWARD, SYNC, *THREE_STEPS),
+        "mesh": Mesh(shard=4),
+        "inputs": Inputs(batch=3, tensors=(TensorSpec(size=5),)),
+        "optimizer": Optimizer(momentum=0.5, grad_scaler=scaler),
+        "engines": ("ddp",),
+    }
+    case = make_case(chain(a=Linear(out=64), b=Linear(out=37)), ddp=DDP(hook="fp16"), **training)
+    preload = (str(fault_file("ddp_adds_up_in_another_order")),)
+    with World(WorldConfig(size=4, preload=preload)) as world:
+        verdict = world.run(case)
+    assert (verdict.status, verdict.comparison) == (Status.PASS, "bounded"), verdict
 
 
 def test_a_static_graph_may_have_unused_parameters(two_ranks: World) -> None:

@@ -147,7 +147,7 @@ class DistributedDataParallel(EngineSpec):
 
     @override
     def averages_in_half(self, case: Case) -> Dtype | None:
-        return "float16" if case.ddp.averages_in_half else None
+        return case.ddp.averages_in_half
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

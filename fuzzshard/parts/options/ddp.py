@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from msgspec import structs
 from typing_extensions import override
 
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.option import (
     Case,
     Inferred,
@@ -48,9 +49,9 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
         return self.buffers in ("broadcast", "forward_broadcast")
 
     @property
-    def averages_in_half(self) -> bool:
-        """Whether gradients are cast to float16, divided and added up in that."""
-        return self.hook in ("fp16", "fp16_wrapper")
+    def averages_in_half(self) -> Dtype | None:
+        """The half precision that gradients are cast to, divided and added up in."""
+        return "float16" if self.hook in ("fp16", "fp16_wrapper") else None
 
     def unrounded(self, ranks: int) -> Self:
         """Return the same without what more than two of ``ranks`` may round in any order."""

@@ -51,6 +51,21 @@ def ddp_compresses_no_gradients(right, dtype, process_group, bucket):
     return default_hooks.allreduce_hook(process_group, bucket)
 
 
+@instead_of(default_hooks, "fp16_compress_hook")
+def ddp_adds_up_in_another_order(right, process_group, bucket):
+    """DDP's hook adds up what ranks have in float16 from the last rank on, which is no mistake."""
+    group = process_group or dist.group.WORLD
+    own = bucket.buffer().half().div_(group.size())
+    parts = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(parts, own, group=group)
+    total = parts.pop()
+    while parts:
+        total += parts.pop()
+    averaged = torch.futures.Future()
+    averaged.set_result(bucket.buffer().copy_(total))
+    return averaged
+
+
 @instead_of(DistributedDataParallel, "_sync_buffers")
 def ddp_keeps_buffers(right, self):
     """DDP does not broadcast buffers before a forward."""
