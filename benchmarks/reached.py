@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import os
 import tempfile
 import time
@@ -144,7 +145,7 @@ def main() -> int:
         with World(config) as world:
             world.start()
             machine = describe_machine(world.info, config.size)
-            run_cases(world, args.seed, args.cases, console.print)
+            ran = run_cases(world, args.seed, args.cases, console.print)
             time.sleep(2 * SAVE_SECONDS)
         data = coverage.CoverageData(Path(folder, "all"))
         for file in Path(folder).glob("rank.*"):
@@ -163,12 +164,12 @@ def main() -> int:
     )
     if args.json:
         plain = {path: [_plain(function) for function in found] for path, found in files.items()}
-        print_json({"machine": machine, "cases": args.cases, "files": plain})
+        print_json({"machine": machine, "cases": ran, "files": plain})
         return EXIT_CLEAN
     console.print(machine_line(machine, args.seed))
     console.print(make_table(files))
     share = percent(reached, lines)
-    console.print(f"{args.cases} cases ran {reached} of {lines} lines, {share} %")
+    console.print(f"{ran} cases ran {reached} of {lines} lines, {share} %")
     for path, found in files.items():
         if any(part in path for part in args.list):
             console.print(path)
@@ -178,14 +179,21 @@ def main() -> int:
     return EXIT_CLEAN
 
 
-def run_cases(world: World, seed: int, count: int, report: Callable[[str], None]) -> None:
-    """Run the first ``count`` cases of a stream."""
-    config, began = world.config, time.monotonic()
+def run_cases(world: World, seed: int, count: int, report: Callable[[str], None]) -> int:
+    """Run the first ``count`` cases of a stream, or fewer if that is interrupted; return how many
+    came to an end.
+    """
+    config, began, ran = world.config, time.monotonic(), 0
     stream = case_stream(seed, world_size=config.size, cuda=config.device == "cuda")
-    for number, case in zip(range(1, count + 1), stream, strict=False):
-        world.run(case, mends=mends_for())
-        if number % 20 == 0:
-            report(f"{number} cases, {time.monotonic() - began:.0f} s")
+    try:
+        for case in itertools.islice(stream, count):
+            world.run(case, mends=mends_for())
+            ran += 1
+            if ran % 20 == 0:
+                report(f"{ran} cases, {time.monotonic() - began:.0f} s")
+    except KeyboardInterrupt:
+        report("interrupted; what has been noted follows")
+    return ran
 
 
 def _plain(function: Function) -> dict[str, Any]:
