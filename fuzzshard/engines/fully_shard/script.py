@@ -114,12 +114,15 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
         if case.init == "meta":
             lines.append(f"materialize({model})")
         owners = inferred(case).owners.items()
+        # whose weight cannot be computed of a tensor and a DTensor
+        mixed = {fqn.partition(".parametrizations.")[0] for fqn in case.ignored}
         for index, group in enumerate(case.wrap):
             if not group.drawn:
                 continue
             mine = dict.fromkeys(f.rpartition(".")[0] for f, owner in owners if owner == index)
-            if mine:
-                modules = ", ".join(at(model, path) for path in mine)
+            drawn = [at(model, path) for path in mine if path not in mixed]
+            if drawn:
+                modules = ", ".join(drawn)
                 lines += call_lines("draw", [f"[{modules}]", f'"{group.drawn}"'])
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
 
