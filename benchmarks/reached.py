@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from common import (
     print_json,
     run_main,
 )
-from reached_probe import FOLDER, SAVE_SECONDS, torch_folder
+from reached_probe import FOLDER, SAVE_SECONDS
 from rich.table import Table
 
 from fuzzshard.errors import EXIT_CLEAN, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
+from fuzzshard.mending.source import edited_functions, torch_folder, why_not
 from fuzzshard.strategies import case_stream
 from fuzzshard.world import World
 
@@ -58,12 +60,14 @@ class Function:
         return f"  {self.line} {self.name}: {what}"
 
 
-def functions(file: Path, reached: Set[int], mended: Set[str]) -> list[Function]:
-    """The functions of ``file`` with lines that may run, without those that are ``mended``."""
+def functions(file: Path, reached: Set[int], mended: Set[int]) -> list[Function]:
+    """The functions of ``file`` with lines that may run, without those that begin in one of the
+    lines ``mended``.
+    """
     found = []
     for name, node in _named(ast.parse(file.read_text())):
         lines = frozenset(_lines(node.body))
-        if lines and name not in mended:
+        if lines and node.lineno not in mended:
             found.append(Function(name, node.lineno, lines, lines & reached))
     return found
 
@@ -95,28 +99,48 @@ def _lines(body: list[ast.stmt]) -> Iterator[int]:
                 yield from _lines(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
 
 
-def mended_functions() -> dict[str, set[str]]:
-    """The qualified names of functions that mends change, by the path of their file in torch."""
-    names: dict[str, set[str]] = {}
+def mended_lines() -> dict[Path, set[int]]:
+    """The lines in which functions begin that mends change, by file."""
+    lines: dict[Path, set[int]] = {}
     for mend in own_mends().values():
-        for edit in mend.edits_here():
-            module, _, name = edit.target.partition(":")
-            path = f"{module.replace('.', '/').removeprefix('torch/')}.py"
-            names.setdefault(path, set()).add(name)
-    return names
+        for before, _ in () if why_not(mend) else edited_functions(mend.edits_here()).values():
+            lines.setdefault(before.file, set()).add(before.first_line)
+    return lines
 
 
-def make_table(files: Mapping[str, list[Function]]) -> Table:
+def read_files(folder: Path) -> dict[str, list[Function]]:
+    """The functions of all files of which ranks have noted lines, by their paths in torch."""
+    import coverage
+
+    data = coverage.CoverageData(folder / "all")
+    for file in folder.glob("rank.*"):
+        other = coverage.CoverageData(file)
+        other.read()
+        data.update(other)
+    mended, files = mended_lines(), {}
+    for file in map(Path, sorted(data.measured_files())):
+        reached = frozenset(data.lines(str(file)) or ())
+        path = file.relative_to(torch_folder()).as_posix()
+        files[path] = functions(file, reached, mended.get(file, set()))
+    return files
+
+
+Row = tuple[str, int, int, int, int]
+"""A file, its functions and how many of them ran, its lines and how many of them ran."""
+
+
+def sums(path: str, found: list[Function]) -> Row:
+    """The row of a file."""
+    lines, reached = sum(len(f.lines) for f in found), sum(len(f.reached) for f in found)
+    return path, len(found), sum(bool(f.reached) for f in found), lines, reached
+
+
+def make_table(rows: list[Row]) -> Table:
     """A file in each row, the one with the most missed lines first."""
     table = Table(title="Reached")
     table.add_column("file")
     for title in ("functions", "run", "lines", "run", "%"):
         table.add_column(title, justify="right")
-    rows = []
-    for path, found in files.items():
-        lines = sum(len(f.lines) for f in found)
-        reached = sum(len(f.reached) for f in found)
-        rows.append((path, len(found), sum(bool(f.reached) for f in found), lines, reached))
     for path, *numbers in sorted(rows, key=lambda row: row[4] - row[3]):
         table.add_row(path, *map(str, numbers), str(percent(numbers[3], numbers[2])))
     return table
@@ -134,10 +158,8 @@ def main() -> int:
         "--list", action="append", default=[], metavar="FILE", help="a part of a path in torch"
     )
     args = parser.parse_args()
-    try:
-        import coverage
-    except ImportError:
-        raise UsageError("coverage is not installed", "pip install coverage") from None
+    if importlib.util.find_spec("coverage") is None:
+        raise UsageError("coverage is not installed", "pip install coverage")
     console, config = make_console(args), configure(args)
     config = dataclasses.replace(config, preload=(*config.preload, str(PROBE)))
     with tempfile.TemporaryDirectory(prefix="fuzzshard-reached-") as folder:
@@ -147,27 +169,15 @@ def main() -> int:
             machine = describe_machine(world.info, config.size)
             ran = run_cases(world, args.seed, args.cases, console.print)
             time.sleep(2 * SAVE_SECONDS)
-        data = coverage.CoverageData(Path(folder, "all"))
-        for file in Path(folder).glob("rank.*"):
-            other = coverage.CoverageData(file)
-            other.read()
-            data.update(other)
-        mended, root = mended_functions(), torch_folder()
-        files = {}
-        for name in sorted(data.measured_files()):
-            path = Path(name).relative_to(root).as_posix()
-            reached = frozenset(data.lines(name) or ())
-            files[path] = functions(Path(name), reached, mended.get(path, set()))
-    everything = [function for found in files.values() for function in found]
-    lines, reached = (
-        sum(len(getattr(f, kind)) for f in everything) for kind in ("lines", "reached")
-    )
+        files = read_files(Path(folder))
     if args.json:
         plain = {path: [_plain(function) for function in found] for path, found in files.items()}
         print_json({"machine": machine, "cases": ran, "files": plain})
         return EXIT_CLEAN
     console.print(machine_line(machine, args.seed))
-    console.print(make_table(files))
+    rows = [sums(path, found) for path, found in files.items()]
+    console.print(make_table(rows))
+    lines, reached = sum(row[3] for row in rows), sum(row[4] for row in rows)
     share = percent(reached, lines)
     console.print(f"{ran} cases ran {reached} of {lines} lines, {share} %")
     for path, found in files.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 import time
 from pathlib import Path
+
+from fuzzshard.mending.source import torch_folder
 
 FOLDER = "FUZZSHARD_REACHED"
 """The environment variable that names the folder of the notes."""
@@ -22,14 +23,6 @@ FILES = (
     *("utils/checkpoint.py", "optim/swa_utils.py"),
 )
 """Code that data-parallel training is made of, below the folder of torch."""
-
-
-def torch_folder() -> Path:
-    """The folder of torch, which is not imported for that."""
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
 
 
 def apply() -> None:

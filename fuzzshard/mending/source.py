@@ -32,7 +32,8 @@ class Function:
 
 
 @functools.cache
-def _torch_folder() -> Path:
+def torch_folder() -> Path:
+    """Return the folder of torch, which is not imported for that."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -60,7 +61,7 @@ def forget_files() -> None:
 def find_function(target: str) -> Function:
     """Return the function ``"module:qualified.name"``; raises :class:`NotAsKnown` for none."""
     module, _, qualified = target.partition(":")
-    path = _torch_folder().joinpath(*module.split(".")[1:])
+    path = torch_folder().joinpath(*module.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.exists():
         raise NotAsKnown(f"there is no module {module}")
@@ -190,6 +191,6 @@ def as_diff(mend: Mend) -> str:
         for before, after in sorted(functions, key=lambda pair: -pair[0].first_line):
             start = before.first_line - 1
             new[start : start + len(before.lines)] = after
-        name = file.relative_to(_torch_folder().parent).as_posix()
+        name = file.relative_to(torch_folder().parent).as_posix()
         parts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
     return "".join(f"{line}\n" for line in parts)

@@ -17,7 +17,7 @@ def torch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     """A folder that the source of torch is read from."""
     folder = tmp_path / "torch"
     folder.mkdir()
-    monkeypatch.setattr(source, "_torch_folder", lambda: folder)
+    monkeypatch.setattr(source, "torch_folder", lambda: folder)
     caches = (source.find_function, source.filed_code)
     for cache in caches:
         cache.cache_clear()

@@ -33,13 +33,17 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     @property
     def dtypes(self) -> frozenset[Dtype]:
         """All dtypes that it names."""
-        named = (self.param, self.reduce, self.output, self.buffer)
-        return frozenset(dtype for dtype in named if dtype)
+        return frozenset(dtype for dtype in self._named.values() if dtype)
+
+    @property
+    def _named(self) -> dict[str, Dtype | None]:
+        """The dtypes, or None, of the fields that have one."""
+        return {name: getattr(self, name) for name in ("param", "reduce", "output", "buffer")}
 
     def within(self, dtypes: Mapping[Dtype, Dtype]) -> Precision:
         """Return the policy with each of its dtypes replaced by what ``dtypes`` maps it to."""
-        named = {name: getattr(self, name) for name in ("param", "reduce", "output", "buffer")}
-        return replace(self, **{name: dtype and dtypes[dtype] for name, dtype in named.items()})
+        mapped = {name: dtype and dtypes[dtype] for name, dtype in self._named.items()}
+        return replace(self, **mapped)
 
     def keeping(self) -> Precision:
         """Return the policy for a model that also computes with vectors in their own dtype."""
