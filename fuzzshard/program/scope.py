@@ -135,17 +135,17 @@ class Scope:
 
     def computed(self, call: Call) -> list[str]:
         """Call ``target`` on inputs that have numbers, and compute the loss."""
+        outputs, *loss = self.judged(call)
+        called = f"out = {self.call_text(call, 'target', by_forward=True)}"
+        return [called, outputs, 'wait("after_forward")', *loss]
+
+    def judged(self, call: Call) -> list[str]:
+        """Write the outputs of ``out`` as whole tensors, and compute the loss of the call."""
         whole = self.whole_outputs(call.target)
-        return [
-            f"out = {self.call_text(call, 'target', by_forward=True)}",
-            f"outputs = [{', '.join(whole)}]",
-            'wait("after_forward")',
-            *(
-                self._loss_of(call, self.shared_outputs(call.target))
-                if LOSSES[self.case.loss].context
-                else self.loss(call, len(whole))
-            ),
-        ]
+        is_shared = bool(LOSSES[self.case.loss].context)  # of DTensors as they are
+        shared = self.shared_outputs(call.target) if is_shared else []
+        loss = self._loss_of(call, shared) if is_shared else self.loss(call, len(whole))
+        return [f"outputs = [{', '.join(whole)}]", *loss]
 
     def call_text(self, call: Call, callee: str, *, by_forward: bool) -> str:
         """Call a module, ``by_forward`` where what the engine made of it has no other method.

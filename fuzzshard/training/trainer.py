@@ -217,8 +217,9 @@ class Trainer:
 
     def _loss_of_stages(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         place, call = [*self._at_once.items()][int(number)]
-        loss = self._loss(call, [output])
-        self._seen[place] = output, loss
+        made = self._compute(self.engine.scope.judged(call), call, out=output)
+        loss: torch.Tensor = made["loss"]
+        self._seen[place] = made["outputs"][0], loss
         return loss_scale(self.case, len(self._at_once)) * loss
 
     def _observe_all(

@@ -186,6 +186,11 @@ PASSES = {
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         wrap=groups(ROOT),
     ),
+    "tensor parallelism, a DTensor of the last stage": pipelined(
+        mesh=Mesh(pipeline=1, shard=1, tensor=2),
+        schedule=(*evaluation(), *iterations(2), *evaluation()),
+        tensor_parallel=(colwise("c", local_output=False),),
+    ),
     "tensor parallelism, a DTensor between stages": pipelined(
         model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
         mesh=Mesh(pipeline=1, shard=1, tensor=2),
