@@ -16,6 +16,7 @@ from cases import (
     STEP,
     TWO_STEPS,
     chain,
+    colwise,
     float_inputs,
     graph,
     groups,
@@ -182,6 +183,23 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
     ),
 }
 """A case for every refusal, in the order of :data:`REFUSALS`, and the text that comes."""
+OTHER_TRIGGERS: dict[str, tuple[Case, str]] = {
+    "a Linear of uneven rows of sequences": (
+        make_case(
+            chain(a=Linear(out=3), b=Linear(out=4)),
+            (FORWARD, BACKWARD),
+            mesh=Mesh(shard=1, tensor=2, pipeline=1),
+            inputs=Inputs(batch=3, seq=2, tensors=(TensorSpec(size=5),)),
+            tensor_parallel=(
+                colwise("a", output="rows", local_output=False),
+                colwise("b", output="replicate"),
+            ),
+            engines=("fully_shard", "pipelining"),
+        ),
+        "Cannot flatten unevenly sharded tensor",
+    ),
+}
+"""Of refusals that have a case above."""
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +222,9 @@ def test_every_refusal_has_a_case() -> None:
         assert set(case.engines) == set(engines_of(refusal))
 
 
-@pytest.mark.parametrize(("case", "text"), ANNOUNCED.values(), ids=ANNOUNCED.keys())
+@pytest.mark.parametrize(
+    ("case", "text"), (ANNOUNCED | OTHER_TRIGGERS).values(), ids=ANNOUNCED | OTHER_TRIGGERS
+)
 def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> None:
     if ("grad_dtype" in text and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds()) or (
         text == NOTHING_TO_FINALIZE and not hasattr(DistributedDataParallel, "finalize_backward")

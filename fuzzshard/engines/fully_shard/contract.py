@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fuzzshard.analysis.batches import told_rows
 from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.dtypes import grad_dtype, policies
 from fuzzshard.analysis.features import features
 from fuzzshard.analysis.in_place import changed_outputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.stages import passes_dtensors
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
@@ -42,10 +44,15 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
 
 
 def _cuts_shards(case: Case, engine: str) -> Iterator[Due]:
-    """Forwards and backwards, where a module cuts the dims of a DTensor otherwise."""
+    """Forwards and backwards, where a module cuts the dims of a DTensor otherwise; a Linear
+    flattens all dims of its argument but the last one.
+    """
     cuts = {"leaf:operator_reshape", "leaf:operator_flatten"} & features(case)
     in_parts = spec_of(engine).names_dims and case.spmd.inputs == "sharded"
-    if cuts and (in_parts or any(plan.style == "dtensor" for plan in case.tensor_parallel)):
+    inside = any(plan.style == "dtensor" for plan in case.tensor_parallel)
+    uneven = any(size % (case.mesh.tensor or 1) for size in (*told_rows(case), case.inputs.seq))
+    flattens = case.inputs.seq > 0 and uneven and passes_dtensors(case)
+    if (cuts and (in_parts or inside)) or flattens:
         for index, op in enumerate(case.schedule):
             if op.begins or op.takes:
                 yield Due(index, certain=False)
