@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.names import check_name
 from fuzzshard.parts.oracle import Oracle, TensorOracle
-
-if TYPE_CHECKING:
-    from fuzzshard.verdict import Finding
+from fuzzshard.verdict import Finding
 
 Kind = Literal["compare", "presence", "type", "alone", "raise", "desync"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,9 +17,7 @@ from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.parts.oracles import tensor_oracle
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.hooks import Hook
-
-if TYPE_CHECKING:
-    from fuzzshard.training.leftovers import Leftovers
+from fuzzshard.training.leftovers import Leftovers
 
 
 class Key(NamedTuple):

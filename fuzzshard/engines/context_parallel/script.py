@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from fuzzshard.analysis.dtypes import computed_dtypes
 from fuzzshard.analysis.inferred import inferred
+from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.parts.statements import at
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case
-    from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 
 _STYLE = """
 class ContextParallel(_ContextParallel):  # around it, rows are exchanged for positions

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
 from fuzzshard.analysis.experts import beside_others, has_experts, of_experts
 from fuzzshard.analysis.inferred import inferred
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.parts.ops.set_divide_factor import dividing, factors
 from fuzzshard.parts.statements import at
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case, WrapGroup
-    from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 
 _STYLE = """
 class ExpertParallel(ParallelStyle):  # a rank has some experts, and gets the rows of all ranks

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 from typing_extensions import override
 
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.engines.fully_shard.script import FullyShardScript
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case, WrapGroup
 
 
 class ReplicateWithFSDPScript(FullyShardScript):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
+from fuzzshard.case.case import Case
 from fuzzshard.program.engine_script import EngineScript
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case
-    from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 
 _DATA_PARALLEL = """
 def data_parallel(model, mesh, param_dtype=None, reduce_dtype=None):  # SimpleFSDP of torchtitan

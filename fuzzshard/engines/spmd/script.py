@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.tensor_parallel import layouts_of, tensor_dims
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.options import TensorParallel
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.parts.statements import at, call_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import place_of
 from fuzzshard.program.wrapping import placement
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case, WrapGroup
-    from fuzzshard.case.options import TensorParallel
 
 
 def _mesh(case: Case) -> str:

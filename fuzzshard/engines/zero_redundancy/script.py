@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
+from fuzzshard.case.case import Case
 from fuzzshard.engines.ddp.script import DDPScript
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case
-    from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 
 
 class ZeroRedundancyScript(DDPScript):
