@@ -8,14 +8,14 @@ no case ran, and of others the lines that none ran. Some need more ranks, or CUD
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib.util
 import itertools
+import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -46,57 +46,25 @@ class Function:
 
     name: str
     line: int
-    lines: frozenset[int]
-    reached: frozenset[int]
-
-    @property
-    def missed(self) -> list[int]:
-        """The lines that no case ran."""
-        return sorted(self.lines - self.reached)
+    missed: list[int]
+    reached: list[int]
 
     def text(self) -> str:
         """The function, and what of it no case ran."""
-        what = "never" if not self.reached else ", ".join(map(str, self.missed))
+        what = ", ".join(map(str, self.missed)) if self.reached else "never"
         return f"  {self.line} {self.name}: {what}"
 
 
-def functions(file: Path, reached: Set[int], mended: Set[int]) -> list[Function]:
-    """The functions of ``file`` with lines that may run, without those that begin in one of the
-    lines ``mended``.
+def functions(regions: Mapping[str, Any], mended: Set[int]) -> list[Function]:
+    """The functions that coverage.py reports of a file, with lines that may run, without those
+    that begin in one of the lines ``mended``.
     """
-    found = []
-    for name, node in _named(ast.parse(file.read_text())):
-        lines = frozenset(_lines(node.body))
-        if lines and node.lineno not in mended:
-            found.append(Function(name, node.lineno, lines, lines & reached))
-    return found
-
-
-def _named(
-    tree: ast.AST, within: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """All functions below ``tree``, by their qualified names."""
-    for node in ast.iter_child_nodes(tree):
-        inner = within
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inner = f"{within}{node.name}."
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield inner[:-1], node
-        yield from _named(node, inner)
-
-
-def _lines(body: list[ast.stmt]) -> Iterator[int]:
-    """The lines where statements begin, without docstrings, definitions, and what only raises."""
-    for statement in body:
-        constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if constant or isinstance(
-            statement, ast.Raise | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        ):
-            continue
-        yield statement.lineno
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            for inner in getattr(statement, name, ()):
-                yield from _lines(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+    found = [
+        Function(name, told["start_line"], told["missing_lines"], told["executed_lines"])
+        for name, told in regions.items()
+        if name  # what is in no function has none
+    ]
+    return [f for f in found if (f.missed or f.reached) and f.line not in mended]
 
 
 def mended_lines() -> dict[Path, set[int]]:
@@ -112,16 +80,15 @@ def read_files(folder: Path) -> dict[str, list[Function]]:
     """The functions of all files of which ranks have noted lines, by their paths in torch."""
     import coverage
 
-    data = coverage.CoverageData(folder / "all")
-    for file in folder.glob("rank.*"):
-        other = coverage.CoverageData(file)
-        other.read()
-        data.update(other)
-    mended, files = mended_lines(), {}
-    for file in map(Path, sorted(data.measured_files())):
-        reached = frozenset(data.lines(str(file)) or ())
+    noted = coverage.Coverage(data_file=folder / "rank", config_file=False, messages=False)
+    noted.combine()
+    noted.exclude(r"^\s*raise\b")
+    noted.json_report(outfile=str(folder / "report"))
+    told, mended, files = json.loads((folder / "report").read_text()), mended_lines(), {}
+    for name, report in told["files"].items():
+        file = Path(name).absolute()
         path = file.relative_to(torch_folder()).as_posix()
-        files[path] = functions(file, reached, mended.get(file, set()))
+        files[path] = functions(report["functions"], mended.get(file, set()))
     return files
 
 
@@ -131,8 +98,8 @@ Row = tuple[str, int, int, int, int]
 
 def sums(path: str, found: list[Function]) -> Row:
     """The row of a file."""
-    lines, reached = sum(len(f.lines) for f in found), sum(len(f.reached) for f in found)
-    return path, len(found), sum(bool(f.reached) for f in found), lines, reached
+    missed, reached = sum(len(f.missed) for f in found), sum(len(f.reached) for f in found)
+    return path, len(found), sum(bool(f.reached) for f in found), missed + reached, reached
 
 
 def make_table(rows: list[Row]) -> Table:
@@ -171,7 +138,9 @@ def main() -> int:
             time.sleep(2 * SAVE_SECONDS)
         files = read_files(Path(folder))
     if args.json:
-        plain = {path: [_plain(function) for function in found] for path, found in files.items()}
+        plain = {
+            path: [dataclasses.asdict(each) for each in found] for path, found in files.items()
+        }
         print_json({"machine": machine, "cases": ran, "files": plain})
         return EXIT_CLEAN
     console.print(machine_line(machine, args.seed))
@@ -204,10 +173,6 @@ def run_cases(world: World, seed: int, count: int, report: Callable[[str], None]
     except KeyboardInterrupt:
         report("interrupted; what has been noted follows")
     return ran
-
-
-def _plain(function: Function) -> dict[str, Any]:
-    return {"name": function.name, "line": function.line, "missed": function.missed}
 
 
 if __name__ == "__main__":
