@@ -293,6 +293,17 @@ def with_unrounded_steps(case: Case) -> Case:
     return replace(case, optimizer=case.optimizer.unrounded())
 
 
+def _unrounded(case: Case) -> Case:
+    """Return the same without hooks that average over more than two ranks, and may round in any
+    order.
+    """
+    ddp, fsdp1 = case.ddp, case.fsdp1
+    if case.mesh.data_size > 2:
+        ddp = replace(ddp, hook="allreduce") if ddp.averages_in_half else ddp
+        fsdp1 = replace(fsdp1, hook="torch") if fsdp1.averages_in_half else fsdp1
+    return replace(with_unrounded_steps(case), ddp=ddp, fsdp1=fsdp1)
+
+
 def lifted(case: Case, dtype: Dtype | None = None) -> Case:
     """Return the same case with float32 wherever it has half precision; perhaps in another
     ``dtype``, from which its policies cast.
@@ -301,16 +312,13 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
     def policy(of: Precision | None) -> Precision | None:
         return of and of.within(_LIFTED)
 
+    case = _unrounded(_with_ops_in(case, _LIFTED))
     return replace(
-        _with_ops_in(case, _LIFTED),
+        case,
         dtype=dtype or _LIFTED[case.dtype],
         dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
-        fsdp1=replace(
-            case.fsdp1.unrounded(case.mesh.data_size), precision=policy(case.fsdp1.precision)
-        ),
-        optimizer=case.optimizer.unrounded(),
-        ddp=case.ddp.unrounded(case.mesh.data_size),
+        fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
     )
 
 
@@ -318,14 +326,13 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
     """Return the case without mixed precision and dtypes of its own, in ``dtype`` from beginning
     to end.
     """
+    case = _unrounded(_with_ops_in(case, dict.fromkeys(DIGITS, dtype)))
     return replace(
-        _with_ops_in(case, dict.fromkeys(DIGITS, dtype)),
+        case,
         dtype=dtype,
         dtypes=(),
         wrap=tuple(replace(group, precision=None) for group in case.wrap),
-        fsdp1=replace(case.fsdp1.unrounded(case.mesh.data_size), precision=None),
-        optimizer=case.optimizer.unrounded(),
-        ddp=case.ddp.unrounded(case.mesh.data_size),
+        fsdp1=replace(case.fsdp1, precision=None),
     )
 
 

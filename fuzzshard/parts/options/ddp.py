@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-from msgspec import structs
 from typing_extensions import override
 
 from fuzzshard.parts.dtypes import Dtype
@@ -52,11 +51,6 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     def averages_in_half(self) -> Dtype | None:
         """The half precision that gradients are cast to, divided and added up in."""
         return "float16" if self.hook in ("fp16", "fp16_wrapper") else None
-
-    def unrounded(self, ranks: int) -> Self:
-        """Return the same without what more than two of ``ranks`` may round in any order."""
-        rounds = self.averages_in_half and ranks > 2
-        return structs.replace(self, hook="allreduce") if rounds else self
 
     def buffers_from(self, ranks: int, *, joined: bool) -> int:
         """Return the rank of that many whose buffers these are; ``joined``: there was a join."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -62,11 +62,6 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
         """The half precision that gradients are cast to, divided and added up in."""
         return _HALVES.get(self.hook or "")
 
-    def unrounded(self, ranks: int) -> Self:
-        """Return the same without what more than two of ``ranks`` may round in any order."""
-        rounds = self.averages_in_half and ranks > 2
-        return replace(self, hook="torch") if rounds else self
-
     @property
     def takes_mesh(self) -> bool:
         """Whether it is given a device mesh."""
@@ -81,6 +76,8 @@ class FSDP1Option(Option):
 
     further: ClassVar[bool] = False
     """Whether many cases leave it at its default."""
+    in_orders: ClassVar[tuple[Any, int] | None] = None
+    """The value that it has in so many percent of the cases of ranks that run other modules."""
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
@@ -88,7 +85,8 @@ class FSDP1Option(Option):
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
-        return self.default
+        is_other = self.in_orders is not None and tape.chance(self.in_orders[1])
+        return self.in_orders[0] if self.in_orders and is_other else self.default
 
     def features(self, value: Any, case: Case) -> Iterator[str]:
         """Yield the features of a value."""
@@ -111,7 +109,7 @@ class Strategy(FSDP1Option):
     (``mixed_strategy``).
     """
 
-    name, place, argument = "strategy", 0, 0
+    name, place, argument, in_orders = "strategy", 0, 0, ("shard_grad_op", 50)
     texts = {
         "shard_grad_op": "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
         "no_shard": "sharding_strategy=ShardingStrategy.NO_SHARD",
@@ -142,10 +140,6 @@ class Strategy(FSDP1Option):
         return drawn
 
     @override
-    def draw_for_orders(self, tape: Tape) -> str:
-        return "shard_grad_op" if tape.chance(50) else "full_shard"
-
-    @override
     def features(self, value: str, case: Case) -> Iterator[str]:
         yield f"fsdp1:{value}"
         if not shards(case):
@@ -157,7 +151,7 @@ class Strategy(FSDP1Option):
 class UseOrigParams(FSDP1Option):
     """Whether the optimizer gets the original parameters or flat ones."""
 
-    name, place, argument = "use_orig_params", 1, 6
+    name, place, argument, in_orders = "use_orig_params", 1, 6, (True, 40)
     texts = {True: "use_orig_params=True"}
     meanings = {
         "fsdp1:orig_params": "use_orig_params=True",
@@ -169,10 +163,6 @@ class UseOrigParams(FSDP1Option):
         return drawing.tape.chance(45 if drawing.uniform else 90)
 
     @override
-    def draw_for_orders(self, tape: Tape) -> bool:
-        return tape.chance(40)
-
-    @override
     def features(self, value: bool, case: Case) -> Iterator[str]:
         yield f"fsdp1:{'orig_params' if value else 'flat_params'}"
 
@@ -181,11 +171,8 @@ class Wrapping(FSDP1Option):
     """Whether units are wrapped one by one, bottom-up, or by an auto-wrap policy."""
 
     name, place, rare = "wrapping", 2, ("policy", 30)
+    in_orders = "policy", 40
     meanings = {"fsdp1:policy": "units by an auto-wrap policy"}
-
-    @override
-    def draw_for_orders(self, tape: Tape) -> str:
-        return "policy" if tape.chance(40) else "manual"
 
 
 class ForwardPrefetch(FSDP1Option):
