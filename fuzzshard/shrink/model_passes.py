@@ -65,31 +65,19 @@ def modules(case: Case) -> Iterator[Edit]:
             yield put_module(path, None)
 
 
-def inline(case: Case) -> Iterator[Edit]:
-    """Move the children and nodes of a block into its parent; its wrap group goes."""
-    for path in _inlinable(case):
-        yield functools.partial(inlined, path=path)
+Heirs = Literal["none", "first", "all"]
 
 
-def inline_wrapped(case: Case) -> Iterator[Edit]:
-    """Inline a block as :func:`inline`; what names the block then names its children."""
-    for path in _inlinable(case):
-        yield functools.partial(inlined, path=path, heirs="all")
-
-
-def inline_first(case: Case) -> Iterator[Edit]:
-    """Inline a block as :func:`inline`; what names the block then names its first child."""
-    for path in _inlinable(case):
-        yield functools.partial(inlined, path=path, heirs="first")
-
-
-def _inlinable(case: Case) -> Iterator[str]:
+def inline(case: Case, heirs: Heirs = "none") -> Iterator[Edit]:
+    """Move the children and nodes of a block into its parent. Its wrap group goes, or what names
+    the block then names its ``heirs`` among the children.
+    """
     for path, _ in blocks(case.model):
         if path and len(list(callers(case.model, path))) == 1:
-            yield path
+            yield functools.partial(inlined, path=path, heirs=heirs)
 
 
-def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "none") -> Case:
+def inlined(case: Case, path: str, *, heirs: Heirs = "none") -> Case:
     """Return ``case`` with the block at ``path`` inlined; what named it dangles, or names its
     children.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fuzzshard.shrink import (
     dag_passes,
     leaf_passes,
@@ -32,8 +34,8 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("leaves to linears", leaf_passes.to_linear),
         Pass("leaves to activations", leaf_passes.to_activation),
         Pass("blocks inline", model_passes.inline),
-        Pass("wrapped blocks inline", model_passes.inline_first),
-        Pass("wrapped blocks inline as lists", model_passes.inline_wrapped),
+        Pass("wrapped blocks inline", partial(model_passes.inline, heirs="first")),
+        Pass("wrapped blocks inline as lists", partial(model_passes.inline, heirs="all")),
         Pass("empty blocks", leaf_passes.empty_blocks),
         Pass("children in sequence", use_passes.children_in_sequence),
         Pass("calls in sequence", use_passes.calls_in_sequence),
