@@ -44,8 +44,6 @@ class Loss:
     """Whether it is simpler than those after it."""
     is_exact: ClassVar[bool] = False
     """Whether it rounds nothing of small integers."""
-    has_target: ClassVar[bool] = False
-    """Whether a term has a target of the same values as the inputs."""
     least_rows: ClassVar[int] = 0
     """The fewest rows that a batch may have."""
     why: ClassVar[str] = ""

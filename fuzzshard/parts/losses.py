@@ -25,7 +25,7 @@ class Dot(Loss):
     """A dot product with a target, whose gradient differs everywhere; a sum without a target."""
 
     name, meaning = "dot", "a dot product with a target"
-    place, percent, is_exact, has_target = 1, 55, True, True
+    place, percent, is_exact = 1, 55, True
 
     @override
     def text(self, term: Term) -> str:
