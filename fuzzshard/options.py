@@ -6,11 +6,10 @@ Annotations are values here: cyclopts looks up those that a subclass inherits in
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter, Token, validators
+from cyclopts import Parameter, validators
 
 from fuzzshard.errors import UsageError
 
@@ -36,11 +35,9 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _convert_duration(_hint: object, tokens: Sequence[Token]) -> float:
-    return parse_duration(tokens[0].value)
-
-
-Duration = Annotated[float | None, Parameter(converter=_convert_duration, metavar="TIME")]
+Duration = Annotated[
+    float | None, Parameter(converter=lambda _, t: parse_duration(t[0].value), metavar="TIME")
+]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Text = Annotated[str, Parameter(show_default=False)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]

@@ -135,7 +135,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
         for option in (option for option in drawn if option.further is further):
             value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))
             case = _told(case, ours, option, value)
-    if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
+    if PRECISION not in swarm or not _takes_policy(case) or not tape.chance(90):
         return case
     policy = draw_policy(tape, buffers=found.has_buffers)
     groups = tuple(replace(group, precision=None) for group in case.wrap)
@@ -149,7 +149,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
     return alone if computes(alone, found, casts=may_cast(swarm)) else case
 
 
-def _takes_policy(case: Case, found: Inferred) -> bool:
+def _takes_policy(case: Case) -> bool:
     """Return whether FSDP1 may run with a policy of its own, and so alone."""
     flat = not case.optimizer.combines_elements
     return case.root_is_wrapped and flat and not case.ignored

@@ -66,17 +66,12 @@ class Leaves:
         out = out or (self.tape.pick(self.pool) if kinds[0].resizes else width)
         return self._make(kinds[0], width, out)
 
-    def to_width_with_parameters(self, width: int, out: int) -> Leaf:
-        """Do as :meth:`to_width` does, and it has parameters."""
-        return self._make(
-            self.tape.pick(self.training if width == out else self.changing), width, out
-        )
-
-    def to_width(self, width: int, out: int) -> Leaf:
-        """Return a leaf that takes a value of ``width`` to one of ``out`` features."""
-        return self._make(
-            self.tape.pick(self.keeping if width == out else self.changing), width, out
-        )
+    def to_width(self, width: int, out: int, *, trains: bool = False) -> Leaf:
+        """Return a leaf that takes a value of ``width`` to one of ``out`` features; one with
+        parameters, if it ``trains``.
+        """
+        alike = self.training if trains else self.keeping
+        return self._make(self.tape.pick(alike if width == out else self.changing), width, out)
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None

@@ -7,7 +7,7 @@ that is there already comes to lie in it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -91,16 +91,13 @@ def _with_one(
     fitting = [
         index
         for index, moments in enumerate(places)
-        if (mode or moment in moments) and not _forbids(new, {*moments, moment})
+        if (mode or moment in moments)
+        and all(op.never.keys().isdisjoint({*moments, moment}) for op in new)
     ]
     if not fitting:
         return schedule
     index = run.tape.pick(fitting)
     return (*schedule[:index], *mode[:1], *new, *mode[1:], *schedule[index:])
-
-
-def _forbids(new: tuple[Op, ...], moments: Collection[Moment]) -> bool:
-    return any(moment in op.never for op in new for moment in moments)
 
 
 def moments_of(case: Case) -> list[frozenset[Moment]]:

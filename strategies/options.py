@@ -189,13 +189,10 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
 
 def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] | None:
     """How backward is finalized by hand, if it is: that is for a case with one FSDP root."""
-    if "finalize" not in swarm or not case.root_is_wrapped or not _applies_groups(case):
+    applies_groups = any(spec.applies_groups for spec in specs(case.engines))
+    if "finalize" not in swarm or not case.root_is_wrapped or not applies_groups:
         return None
     return "async" if tape.chance(50) else "wait"
-
-
-def _applies_groups(case: Case) -> bool:
-    return any(spec.applies_groups for spec in specs(case.engines))
 
 
 def _delays(tape: Tape, swarm: Swarm) -> tuple[Delay, ...]:

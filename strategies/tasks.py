@@ -192,7 +192,7 @@ class BlockGrower(BlockBuilder):
         modules = [self.made(first, width)]
         for _ in range(1 + self.tape.chance(25)):
             same = self.tape.chance(30)
-            leaf = first if same else leaves.to_width_with_parameters(width, modules[0].out)
+            leaf = first if same else leaves.to_width(width, modules[0].out, trains=True)
             modules.append(self.made(leaf, width))
         names = tuple(module.name for module in modules[1:])
         self.head = self.call(modules[0], self.head, alternatives=names)

@@ -27,7 +27,8 @@ def _on_mesh(case: Case, engine: str) -> Exclusion | None:
     present = features(case)
     if engine not in case.engines:
         present = present.union(spec_of(engine).features(case, inferred(case)))
-    return next((row.says for row in rows_of(engine) if row.is_for(case, present)), None)
+    fitting = (r for r in rows_of(engine) if all(t.holds(case, present) for t in r.terms))
+    return next((row.says for row in fitting), None)
 
 
 class Term(NamedTuple):
@@ -49,10 +50,6 @@ class Row(NamedTuple):
 
     terms: tuple[Term, ...]
     says: Exclusion
-
-    def is_for(self, case: Case, present: Collection[str]) -> bool:
-        """Return whether it is about a case with these features."""
-        return all(term.holds(case, present) for term in self.terms)
 
 
 @functools.cache

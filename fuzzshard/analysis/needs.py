@@ -13,7 +13,6 @@ from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.losses import LOSSES
-from fuzzshard.parts.op import Op
 from fuzzshard.parts.option import WithOptions
 
 
@@ -50,17 +49,13 @@ def needs_cpu(case: Case) -> str | None:
     if lacks_kernels(case):
         return "CUDA has no kernel of attention over a ring for it, or none in a finer precision"
     twice = LOSSES[case.loss].differentiates_twice
-    evaluated = any(not at.training and _trains(at.op) for at in follow(case))
+    evaluations = (at.op for at in follow(case) if not at.training)
+    evaluated = any(op.takes or (op.begins and op.begins.grad) for op in evaluations)
     reasons = (
         leaf.lacks_backward(twice=twice, on_cuda=True, in_evaluation=evaluated)
         for leaf in inferred(case).leaves.values()
     )
     return next(filter(None, reasons), None)
-
-
-def _trains(op: Op) -> bool:
-    """Return whether it is a forward with gradients, or a backward."""
-    return bool(op.takes or (op.begins and op.begins.grad))
 
 
 def unfit_for(case: Case, device: Literal["cpu", "cuda"]) -> str | None:

@@ -8,10 +8,5 @@ from fuzzshard.case.case import Case
 
 def program(case: Case) -> list[str]:
     """Return one statement for each op; line ``i`` is the op that a finding calls ``op i``."""
-    taken = losses_taken(case)
+    taken = {at.index: [each.place for each in at.taken] for at in follow(case) if at.op.takes}
     return [op.statement(index, *taken.get(index, ())) for index, op in enumerate(case.schedule)]
-
-
-def losses_taken(case: Case) -> dict[int, list[int]]:
-    """Return for each backward the forwards whose losses it takes, all by their index."""
-    return {at.index: [each.place for each in at.taken] for at in follow(case) if at.op.takes}

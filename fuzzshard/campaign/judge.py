@@ -52,20 +52,12 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
         closer, nearer = judge_clearly(world, whole)
         if nearer.status.is_finding:
             return closer, nearer
-    if _is_wide(verdict) and (precise_case := lifted(case)) != case:
+    seen = verdict.findings[0] if verdict.status is Status.DIVERGENCE else None
+    if seen and seen.comparison == "precision" and (precise_case := lifted(case)) != case:
         clearer, precise = judge_clearly(world, precise_case)
-        if _is_earlier(precise, verdict):
+        if precise.status is Status.DIVERGENCE and precise.findings[0].op < seen.op:
             return clearer, precise
     return case, verdict
-
-
-def _is_wide(verdict: Verdict) -> bool:
-    """Return whether a divergence was seen through bounds as wide as low precision makes them."""
-    return verdict.status is Status.DIVERGENCE and verdict.findings[0].comparison == "precision"
-
-
-def _is_earlier(verdict: Verdict, other: Verdict) -> bool:
-    return verdict.status is Status.DIVERGENCE and verdict.findings[0].op < other.findings[0].op
 
 
 def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verdict:

@@ -154,7 +154,8 @@ class _Coordinator:
                         "interrupted" if self.control.interrupted else self.control.reason
                     )
         if exchange is not None:
-            self._deliver_the_rest()
+            while not self.queue.empty():
+                self._handle(self.queue.get())
         self.session.leave_unfinished()
         code = self._deliver_finished()
         if exchange is not None:
@@ -215,10 +216,6 @@ class _Coordinator:
                     return
             else:
                 self._handle(item)
-
-    def _deliver_the_rest(self) -> None:
-        while not self.queue.empty():
-            self._handle(self.queue.get())
 
     def _say_what_still_runs(self) -> None:
         """Once, when the time is up or somebody interrupts."""

@@ -168,7 +168,7 @@ def make_entry(
         bad_on=(release(info["torch"]),) if verdict.signature else (),
         comparison=verdict.comparison,
         torch=info["torch"],
-        device=device_kind(info),
+        device="cuda" if "nccl" in info["backend"] else "cpu",
         mesh=case.mesh.text(),
         preload=preload,
         confirmed=confirmed,
@@ -184,11 +184,6 @@ def make_entry(
 def bare_entry(case: Case) -> CorpusEntry:
     """Return what a file with nothing but a case stands for: it is expected to pass."""
     return CorpusEntry(case=case, mesh=case.mesh.text())
-
-
-def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
-    """Return what kind of device the ranks have that say ``info`` of themselves."""
-    return "cuda" if "nccl" in info["backend"] else "cpu"
 
 
 def digest(case: Case) -> str:

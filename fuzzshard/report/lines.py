@@ -299,8 +299,5 @@ def _finding(finding: KnownFinding) -> str:
     kind = f"{'' if finding.new else 'known '}{'internal ' if finding.internal else ''}finding"
     words = f"{kind} {finding.signature}"
     words += f" ({finding.rate})" if finding.rate else ""
-    return f"{words}, {_times(finding.hits)}"
-
-
-def _times(count: int) -> str:
-    return {0: "not seen", 1: "once"}.get(count, f"{count} times")
+    times = {0: "not seen", 1: "once"}.get(finding.hits, f"{finding.hits} times")
+    return f"{words}, {times}"

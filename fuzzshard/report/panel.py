@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fuzzshard.corpus.store import PAGE_FILE
-from fuzzshard.events import CampaignStarted
 from fuzzshard.report.busy import ROOM_FOR_ECHO
 from fuzzshard.report.lines import corpus_text, counts_text
 from fuzzshard.report.stages import CampaignProgress, clock, counted
@@ -52,7 +51,7 @@ class CampaignPanel:
             table.add_row("coverage", seen)
         if progress.last_new is not None:
             table.add_row("last new", f"{clock(progress.elapsed - progress.last_new)} ago")
-        self._add_worlds(table, started)
+        self._add_worlds(table)
         table.add_row("page", str(Path(started.corpus) / PAGE_FILE))
         title = f"fuzzshard, seed {started.seed}, {started.device}"
         return Panel(
@@ -80,7 +79,7 @@ class CampaignPanel:
             cases = counted(progress.num_explained, "case")
             table.add_row("known bugs", f"{cases} of torch's, counted and not shrunk")
 
-    def _add_worlds(self, table: Table, started: CampaignStarted) -> None:
+    def _add_worlds(self, table: Table) -> None:
         stages = self.progress.stages
         if finishing := self.progress.finishing:
             table.add_row(

@@ -53,7 +53,8 @@ class Writer:
             model = "inner" if engine.wrapper else "model"
         self.scope = Scope(case, assertion, called=variable, model=model)
         self.lines = self.scope.lines()
-        if assertion.trains_reference and assertion.op is not None and not _returns(self.lines):
+        returns = any(line.lstrip().startswith("return ") for line in self.lines)
+        if assertion.trains_reference and assertion.op is not None and not returns:
             raise UsageError(
                 f"op {assertion.op} has nothing that a script could compare", "replay the case"
             )
@@ -183,7 +184,3 @@ def _check_reference(case: Case, assertion: Assertion) -> None:
         raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
     if ignored_modules(case, by_replicate=spec_of(assertion.engine).ignores_modules):
         raise UsageError("no script averages what replicate() ignores", "replay the case")
-
-
-def _returns(lines: list[str]) -> bool:
-    return any(line.lstrip().startswith("return ") for line in lines)

@@ -68,8 +68,8 @@ def changes(case: Case) -> Iterator[tuple[str, Case]]:
     seen, said = {encode(case)}, set()
     longer: list[tuple[str, Case]] = []
     alone: list[tuple[str, Case]] = []
-    edits = itertools.chain(_options(case), _plans(case), _sizes(case), _of_passes(case))
-    for edit in edits:
+    of_passes = (edit for tier in TIERS for each in tier for edit in each.edits(case))
+    for edit in itertools.chain(_options(case), _plans(case), _sizes(case), of_passes):
         candidate = repaired(edit(case))
         if candidate is None or encode(candidate) in seen:
             continue
@@ -129,9 +129,3 @@ def _sizes(case: Case) -> Iterator[Edit]:
         wide = case.mesh.shard * factor
         sizes = {key: wide for key, size in dims.items() if size == value}
         yield functools.partial(set_dims, sizes=sizes)
-
-
-def _of_passes(case: Case) -> Iterator[Edit]:
-    for tier in TIERS:
-        for each in tier:
-            yield from each.edits(case)

@@ -110,8 +110,9 @@ def floats(case: Case) -> Iterator[Edit]:
         if "ids" in leaf.takes
     ]
     if any(t.kind == "ids" for t in case.inputs.tensors):
-        yield functools.partial(_floats, width=min(dims, default=1))
-        yield functools.partial(_floats_past_embeddings, width=min(dims, default=1))
+        width = min(dims, default=1)
+        yield lambda case: _linears_for_embeddings(_float_inputs(case, width))
+        yield functools.partial(_floats_past_embeddings, width=width)
     elif dims:
         yield _linears_for_embeddings
 
@@ -130,10 +131,6 @@ def _linears_for_embeddings(case: Case) -> Case:
         return affine(module.result(Value(0)).size)
 
     return replace(case, model=map_modules(case.model, change))
-
-
-def _floats(case: Case, width: int) -> Case:
-    return _linears_for_embeddings(_float_inputs(case, width))
 
 
 def _floats_past_embeddings(case: Case, width: int) -> Case:
