@@ -56,11 +56,7 @@ def layouts_of(plan: TensorParallel, found: Inferred, seq: int) -> tuple[int | N
     """Return the dims that the argument and the result of a style are sharded along, as the plan
     counts them; None: along none.
     """
-
-    (argument, *_), (result, *_) = (
-        found.input_values[plan.module],
-        found.output_values[plan.module],
-    )
+    argument, result = found.input_values[plan.module][0], found.output_values[plan.module][0]
     return dim_along(plan, plan.takes, argument, seq), dim_along(plan, plan.gives, result, seq)
 
 
@@ -85,10 +81,9 @@ def values_of(
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
     if plan.style in _REPLICATING:
         return None
-    by_rows = plan.style == leaf.styles[0]
-    if name == "bias":
-        return 0 if by_rows else None
-    return 0 if by_rows else 1
+    if plan.style == leaf.styles[0]:
+        return 0
+    return None if name == "bias" else 1
 
 
 def plan_misfits(case: Case, found: Inferred) -> Reasons:

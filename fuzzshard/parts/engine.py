@@ -126,7 +126,8 @@ class EngineSpec:
 
     def averages_in_half(self, case: Case) -> Dtype | None:
         """Return the half precision in which a hook averages gradients, if one does."""
-        return None
+        options = getattr(case, self.options) if self.options else None
+        return getattr(options, "averages_in_half", None)
 
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""

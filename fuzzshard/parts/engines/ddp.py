@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engine import UNEVEN, EngineSpec
 from fuzzshard.parts.engines.older import (
     OLDER,
@@ -144,10 +143,6 @@ class DistributedDataParallel(EngineSpec):
     @override
     def averages_again(self, case: Case) -> bool:
         return True
-
-    @override
-    def averages_in_half(self, case: Case) -> Dtype | None:
-        return case.ddp.averages_in_half
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import (
     HOOKS,
@@ -204,10 +203,6 @@ class FullyShardedDataParallel(EngineSpec):
     @override
     def averages_again(self, case: Case) -> bool:
         return not shards(case)
-
-    @override
-    def averages_in_half(self, case: Case) -> Dtype | None:
-        return case.fsdp1.averages_in_half
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
