@@ -37,6 +37,11 @@ class AfterForward(NamedTuple):
     ranks: int
 
 
+def mesh_size(reshard_after_forward: bool | int | None) -> int | None:
+    """Return the size of a smaller mesh, if that is what the value is; True is equal to 1."""
+    return None if isinstance(reshard_after_forward, bool) else reshard_after_forward
+
+
 class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
     """One call ``fully_shard(modules, ...)``; a list group has several modules."""
 
@@ -70,14 +75,15 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
 
     def after_forward(self, shard: int) -> AfterForward:
         """Return how it is after forward on a shard axis of this size."""
-        told = self.told_by("after_forward")
-        found = (option.after_forward(value, shard) for option, value in told)
-        return next(each for each in found if each is not None)
+        value, size = self.reshard_after_forward, mesh_size(self.reshard_after_forward)
+        ranks = size if size is not None and size > 1 else shard
+        return AfterForward(value is False or size == 1, value is None, ranks)
 
     def dim_of(self, shape: Shape) -> int:
         """Return the dimension that it shards a parameter of this shape along."""
-        found = (option.dim_of(value, shape) for option, value in self.told())
-        return next(dim for dim in found if dim is not None)
+        if self.shard_dim == "largest":
+            return shape.index(max(shape))
+        return len(shape) - 1 if self.shard_dim == "last" else 0
 
     def prefetched(self, when: When) -> tuple[str, ...]:
         """Return the modules that are gathered ahead of a forward or backward of its module."""
@@ -120,14 +126,6 @@ class GroupOption(Option):
     def does(self, value: Any) -> tuple[Trait, ...]:
         """Return what a group does that has this value."""
         return ()
-
-    def after_forward(self, value: Any, shard: int) -> AfterForward | None:
-        """Return how a group is after forward, where it says so."""
-        return None
-
-    def dim_of(self, value: Any, shape: Shape) -> int | None:
-        """Return the dimension that a parameter is sharded along, where it says so."""
-        return None
 
     def rounding(self, value: Any) -> str:
         """Return what modules compute with in place of a parameter ``p``, if that is not it."""

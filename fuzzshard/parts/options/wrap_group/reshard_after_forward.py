@@ -9,14 +9,9 @@ from typing import Any
 from typing_extensions import override
 
 from fuzzshard.parts.option import Reasons, Told
-from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption
+from fuzzshard.parts.options.wrap_group import GroupOption, mesh_size
 
 Value = bool | int | None
-
-
-def _size(value: Value) -> int | None:
-    """Return the size of a smaller mesh, if that is what a value is; True is equal to 1."""
-    return None if isinstance(value, bool) else value
 
 
 class ReshardAfterForward(GroupOption):
@@ -35,29 +30,20 @@ class ReshardAfterForward(GroupOption):
     }
 
     @override
-    def after_forward(self, value: Value, shard: int) -> AfterForward:
-        size = _size(value)
-        return AfterForward(
-            whole=value is False or size == 1,
-            whole_as_root=value is None,
-            ranks=size if size is not None and size > 1 else shard,
-        )
-
-    @override
     def arguments(self, value: Value) -> tuple[str, ...]:
         return () if value is None else (f"{self.name}={value}",)
 
     @override
     def features(self, value: Value) -> Iterator[str]:
-        return super().features("int" if _size(value) is not None else value)
+        return super().features("int" if mesh_size(value) is not None else value)
 
     @override
     def means(self, value: Value) -> Mapping[str, str]:
-        return {} if _size(value) is None else {"reshard:int": f"{self.name}={value}"}
+        return {} if mesh_size(value) is None else {"reshard:int": f"{self.name}={value}"}
 
     @override
     def misfits(self, value: Value, told: Told) -> Reasons:
-        size, shard = _size(value), told.case.mesh.shard
+        size, shard = mesh_size(value), told.case.mesh.shard
         if size is not None and (size < 1 or shard % size):
             yield (
                 f"{self.name}={value} does not divide the shard axis of size {shard}",
@@ -85,11 +71,11 @@ class ReshardAfterForward(GroupOption):
 
     @override
     def mended(self, value: Value, shard: int, wrapped: frozenset[str]) -> Value:
-        size = _size(value)
+        size = mesh_size(value)
         return value if size is None else math.gcd(size, shard)
 
     @override
     def lower(self, value: Value) -> Iterator[int]:
-        size = _size(value)
+        size = mesh_size(value)
         if size is not None and size > 1:
             yield size // 2

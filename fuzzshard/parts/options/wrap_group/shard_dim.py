@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingGroups, Reasons, Told
-from fuzzshard.parts.options.wrap_group import GroupOption
+from fuzzshard.parts.options.wrap_group import GroupOption, WrapGroup
 from fuzzshard.parts.part import Shape
 
 
@@ -36,20 +37,6 @@ class ShardDim(GroupOption):
     }
 
     @override
-    def dim_of(self, value: str, shape: Shape) -> int:
-        match value:
-            case "last":
-                return len(shape) - 1
-            case "largest":
-                return shape.index(max(shape))
-            case _:
-                return 0
-
-    def _is_even(self, value: str, shape: Shape, shard: int) -> bool:
-        dim = self.dim_of(value, shape)
-        return not dim or shape[dim] % shard == 0
-
-    @override
     def misfits(self, value: str, told: Told) -> Reasons:
         if value == self.default:
             return
@@ -57,8 +44,8 @@ class ShardDim(GroupOption):
         for fqn, shape in told.parameters.items():
             if told.is_planned(fqn):
                 yield f"tensor parallel {fqn!r} is in a group with a {self.name}", 'use "first"'
-            if not self._is_even(value, shape, shard):
-                evenly = f"evenly over {shard} ranks on dim {self.dim_of(value, shape)}"
+            if not _is_even(told.group, shape, shard):
+                evenly = f"evenly over {shard} ranks on dim {told.group.dim_of(shape)}"
                 yield (
                     f"{fqn!r} {list(shape)} cannot be sharded {evenly}",
                     "use sizes that the shard axis divides",
@@ -73,7 +60,13 @@ class ShardDim(GroupOption):
                 return present
             value = drawing.tape.pick(("last", "largest"))
             shapes = drawing.told(case.wrap, index).parameters.values()
-            even = all(self._is_even(value, shape, case.mesh.shard) for shape in shapes)
+            group = replace(case.wrap[index], shard_dim=value)
+            even = all(_is_even(group, shape, case.mesh.shard) for shape in shapes)
             return value if even else present
 
         return drawn
+
+
+def _is_even(group: WrapGroup, shape: Shape, shard: int) -> bool:
+    dim = group.dim_of(shape)
+    return not dim or shape[dim] % shard == 0
