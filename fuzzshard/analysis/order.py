@@ -181,7 +181,7 @@ def _count_options(case: Case) -> int:
         case.ignored,
     )
     more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
-    told = (option.items(value) for group in case.wrap for option, value in group.told())
+    told = (group.communication for group in case.wrap)
     return fields + scalars + sum(map(len, (*items, *more, *told)))
 
 

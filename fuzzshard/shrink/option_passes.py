@@ -31,10 +31,8 @@ def options(case: Case) -> Iterator[Edit]:
         for name in off_default(part):
             yield change(**{name: default_of(part, name)})
     for index, group in enumerate(case.wrap):
-        for option, value in group.told():
-            items = option.items(value)
-            for item in items if len(items) > 1 else ():
-                yield functools.partial(_drop_item, index=index, name=option.name, item=item)
+        for word in group.communication if len(group.communication) > 1 else ():
+            yield functools.partial(_drop_word, index=index, word=word)
     for index, item in enumerate(case.inputs.rank_batches):
         yield functools.partial(_put_rank_batch, index=index, item=None)
         if item.batch is not None:
@@ -110,10 +108,9 @@ def _with_policy(part: P, fields: Mapping[str, object]) -> P:
     return replace(part, precision=part.precision and replace(part.precision, **fields))
 
 
-def _drop_item(case: Case, index: int, name: str, item: object) -> Case:
-    group = case.wrap[index]
-    kept = tuple(each for each in getattr(group, name) if each != item)
-    return replace(case, wrap=with_item(case.wrap, index, replace(group, **{name: kept})))
+def _drop_word(case: Case, index: int, word: str) -> Case:
+    group = case.wrap[index].telling(word, on=False)
+    return replace(case, wrap=with_item(case.wrap, index, group))
 
 
 def _put_rank_batch(case: Case, index: int, item: RankBatch | None) -> Case:

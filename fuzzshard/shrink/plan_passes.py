@@ -12,6 +12,7 @@ from fuzzshard.analysis.order import mesh_rank
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.options.wrap_group import mesh_size
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 
@@ -194,9 +195,9 @@ def numbers(case: Case) -> Iterator[Edit]:
     yield _sort_members
     yield put(seed=0)
     for index, group in enumerate(case.wrap):
-        for option, value in group.told():
-            for smaller in option.lower(value):
-                yield change_item("wrap", index, **{option.name: smaller})
+        size = mesh_size(group.reshard_after_forward)
+        if size is not None and size > 1:
+            yield change_item("wrap", index, reshard_after_forward=size // 2)
 
 
 def _sort_members(case: Case) -> Case:

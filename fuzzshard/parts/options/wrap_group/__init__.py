@@ -161,14 +161,6 @@ class GroupOption(Option):
         """Return the value that is meant once other modules are wrapped, on another mesh."""
         return value
 
-    def lower(self, value: Any) -> Iterator[Any]:
-        """Yield values that are smaller numbers."""
-        return iter(())
-
-    def items(self, value: Any) -> tuple[Any, ...]:
-        """Return the elements of a value that shrinking may leave out."""
-        return ()
-
 
 @functools.cache  # these are asked at every op of a schedule
 def _with_own(method: str) -> tuple[GroupOption, ...]:

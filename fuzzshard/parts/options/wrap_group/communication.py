@@ -68,10 +68,6 @@ class Communication(GroupOption):
         )
         return lambda index, present: _fitting(drawing, wrap, index)
 
-    @override
-    def items(self, value: Words) -> Words:
-        return value
-
 
 def _fitting(drawing: DrawingGroups, wrap: tuple[WrapGroup, ...], index: int) -> Words:
     """Return the words of a group without what does not fit it, and often with what few groups can

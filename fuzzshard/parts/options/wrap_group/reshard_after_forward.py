@@ -73,9 +73,3 @@ class ReshardAfterForward(GroupOption):
     def mended(self, value: Value, shard: int, wrapped: frozenset[str]) -> Value:
         size = mesh_size(value)
         return value if size is None else math.gcd(size, shard)
-
-    @override
-    def lower(self, value: Value) -> Iterator[int]:
-        size = mesh_size(value)
-        if size is not None and size > 1:
-            yield size // 2
