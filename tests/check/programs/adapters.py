@@ -84,15 +84,6 @@ def build():
     return model
 
 
-def build_half():
-    """The frozen part in bfloat16, the adapters in float32, as QLoRA has it."""
-    model = build()
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.bfloat16()
-    return model
-
-
 def build_whole():
     return Encoder()
 
