@@ -106,6 +106,15 @@ def machine_line(machine: Mapping[str, str | int], seed: int) -> str:
     return ", ".join(f"{key} {value}" for key, value in (*machine.items(), ("seed", seed)))
 
 
+def look_at_machine(config: WorldConfig, console: Console, seed: int) -> Mapping[str, str | int]:
+    """Start ranks that say what figures depend on, and print it."""
+    with World(config) as world:
+        world.start()
+        machine = describe_machine(world.info, config.size)
+    console.print(machine_line(machine, seed))
+    return machine
+
+
 def processor_seconds() -> float:
     """What this process and those that it started have taken, user and system; what a process that
     has ended took, its parent says.

@@ -16,8 +16,7 @@ import msgspec
 from common import (
     add_shrink_seconds,
     configure,
-    describe_machine,
-    machine_line,
+    look_at_machine,
     make_console,
     make_parser,
     print_json,
@@ -40,7 +39,6 @@ from signatures import signature_figures, signature_lines
 from fuzzshard.campaign.control import Control
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.world import World
 
 
 def hunt(task: tuple[PlantedBug, HuntSettings], control: Control) -> Row:
@@ -81,10 +79,7 @@ def main() -> int:
     config, console = configure(args), make_console(args)
     rows: list[Row] = []
     interrupted = False
-    with World(config) as stock:
-        stock.start()
-        machine = describe_machine(stock.info, config.size)
-    console.print(machine_line(machine, args.seed))
+    machine = look_at_machine(config, console, args.seed)
     with tempfile.TemporaryDirectory(prefix="fuzzshard-recall-") as temporary:
         base = HuntSettings(
             mutants=mutants(args.planted),

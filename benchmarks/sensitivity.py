@@ -17,15 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import (
-    configure,
-    describe_machine,
-    machine_line,
-    make_console,
-    make_parser,
-    print_json,
-    run_main,
-)
+from common import configure, look_at_machine, make_console, make_parser, print_json, run_main
 from jobs import in_processes
 from rich.table import Table
 
@@ -100,10 +92,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="faults planted at the same time")
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
-    with World(config) as world:
-        world.start()
-        machine = describe_machine(world.info, config.size)
-    console.print(machine_line(machine, args.seed))
+    machine = look_at_machine(config, console, args.seed)
     tasks = [(fault, args.faults, config, args.seed) for fault in args.only]
     rows = []
     for row in in_processes(try_fault, tasks, args.jobs, console):

@@ -18,15 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from common import (
-    configure,
-    describe_machine,
-    machine_line,
-    make_console,
-    make_parser,
-    print_json,
-    run_main,
-)
+from common import configure, look_at_machine, make_console, make_parser, print_json, run_main
 from hunt import Hunt, HuntSettings, reduced
 from hunt_rows import (
     ERROR,
@@ -152,10 +144,7 @@ def main() -> int:
     args = parser.parse_args()
     tasks = read_tasks(args)
     config, console = configure(args), make_console(args)
-    with World(config) as world:
-        world.start()
-        machine = describe_machine(world.info, config.size)
-    console.print(machine_line(machine, args.seed))
+    machine = look_at_machine(config, console, args.seed)
     rows: list[Row] = []
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="fuzzshard-shrinking-") as temporary:

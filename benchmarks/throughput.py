@@ -29,9 +29,8 @@ from typing import Any, TypeVar
 import msgspec
 from common import (
     configure,
-    describe_machine,
     figures_table,
-    machine_line,
+    look_at_machine,
     make_console,
     make_parser,
     print_json,
@@ -292,10 +291,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
-    with World(config) as world:
-        world.start()
-        machine = describe_machine(world.info, config.size)
-    console.print(machine_line(machine, args.seed))
+    machine = look_at_machine(config, console, args.seed)
     if args.worlds:
         measured = measure_worlds(config, args.seed, args.worlds, args.cases, console.print)
         if args.json:
