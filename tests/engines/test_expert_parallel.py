@@ -29,6 +29,7 @@ from fuzzshard.case.case import (
     Optimizer,
     RankBatch,
     TensorSpec,
+    Tie,
     WrapGroup,
 )
 from fuzzshard.engines.registry import not_applicable
@@ -121,6 +122,15 @@ EXCLUDED = (
     ),
     ("a mesh without an axis", mixed(mesh=Mesh(shard=2))),
     ("as many on each rank", mixed(Experts(out=4, experts=3))),
+    (
+        "experts that are not in a group",  # or that two mixtures share
+        mixed(
+            model=chain(m=MIXTURE, n=MIXTURE),
+            wrap=groups(ROOT),
+            inputs=float_inputs(4),
+            ties=(Tie(parameter="n.grouped.weight", source="m.grouped.weight"),),
+        ),
+    ),
     ("not in a group", mixed(ignored=("moe",))),
     ("resharded to a smaller mesh", mixed(wrap=groups("moe", ROOT, reshard=2))),
     (
