@@ -75,4 +75,6 @@ class Leaves:
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None
-        return kind.draw(DrawingLeaf(self.tape, width, out, self.pool, self.exact, self.sharing))
+        return kind.draw(
+            DrawingLeaf(self.tape, width, out, self.pool, self.exact, self.sharing, self.sequence)
+        )

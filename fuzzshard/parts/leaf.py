@@ -61,7 +61,7 @@ class DrawingLeaf(NamedTuple):
     chosen).
 
     ``widths`` are those that the case uses; ``exact``: values have to stay small integers;
-    ``sharing`` ranks are to have as many experts each.
+    ``sharing`` ranks are to have as many experts each; ``sequence``: values have an axis of that.
     """
 
     tape: Decisions
@@ -70,6 +70,7 @@ class DrawingLeaf(NamedTuple):
     widths: tuple[int, ...]
     exact: bool
     sharing: int = 1
+    sequence: bool = False
 
 
 class Kind(NamedTuple):

@@ -68,6 +68,7 @@ LEAVES = {
         f"operators, {name}": leaf(Operators(functions=((name, -1),)), seq=3)
         for name in EXPRESSIONS
     },
+    "operators along two dims": leaf(Operators(functions=(("softmax", -2),), both=True), seq=3),
     "layer norm": leaf(LayerNorm()),
     "group norm": leaf(GroupNorm()),
     "group norm of two groups": leaf(GroupNorm(groups=2)),

@@ -96,8 +96,10 @@ EXPRESSIONS = {
 def _draw(drawing: DrawingLeaf) -> Operators:
     pick = drawing.tape.pick
     names = tuple(EXPRESSIONS)
+    dims = (-1, 1, -2, 2) if drawing.sequence else (-1, 1)
     count = pick((2, 4, 6, 8))
-    return Operators(functions=tuple((pick(names), pick((-1, 1))) for _ in range(count)))
+    functions = tuple((pick(names), pick(dims)) for _ in range(count))
+    return Operators(functions=functions, both=pick((False, True)))
 
 
 def _kind(name: str, expression: _Expression) -> Kind:
@@ -110,10 +112,12 @@ def _kind(name: str, expression: _Expression) -> Kind:
 
 class Operators(Leaf, tag="operators", frozen=True, kw_only=True):
     """A module without parameters that calls ``functions`` one after another: names of
-    ``EXPRESSIONS``, and any dim of the value but its first.
+    ``EXPRESSIONS``, and any dim of the value but its first. If ``both``, each is called along two
+    dims of one value: what is remembered of the first call may be wrong of the second.
     """
 
     functions: tuple[tuple[str, int], ...] = (("numbers", -1),)
+    both: bool = False
 
     complexity, noun, prefix = 7, "operators", "ops"
     has_parameters = False
@@ -121,17 +125,29 @@ class Operators(Leaf, tag="operators", frozen=True, kw_only=True):
     helpers = (_OPERATORS,)
     kinds = (
         Kind("operators", "operators one after another", draw=_draw, role="operators"),
+        Kind(
+            "operators_both",
+            "operators along two dims of one value",
+            of=lambda leaf, width: leaf.both,
+        ),
         *(_kind(name, expression) for name, expression in EXPRESSIONS.items()),
     )
 
     @override
     def constructor(self, width: int) -> str:
-        texts = (EXPRESSIONS[name].text.format(dim=dim) for name, dim in self.functions)
+        texts = (self._function(name, dim) for name, dim in self.functions)
         return f"Operators({', '.join(f'lambda x: {text}' for text in texts)})"
+
+    def _function(self, name: str, dim: int) -> str:
+        """Return the expression along ``dim``, and of three dims along the one that is left."""
+        template = EXPRESSIONS[name].text
+        texts = [template.format(dim=along) for along in (dim, -dim)[: 1 + self.both]]
+        return " + ".join(f"({text})" for text in dict.fromkeys(texts)) if self.both else texts[0]
 
     @override
     def text(self, width: int) -> str:
-        return f"operators({', '.join(name for name, _ in self.functions)})"
+        along = " along two dims" if self.both else ""
+        return f"operators({', '.join(name for name, _ in self.functions)}){along}"
 
     @override
     def misfits(self, path: str, value: Value, seq: int) -> Reasons:
