@@ -87,7 +87,7 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
     """Return the parameters of these modules, which nobody synchronises but the user."""
     ignored = ignored_modules(case, by_replicate=by_replicate)
     modules = {module for path in ignored for module in modules_below(case.model, path)}
-    names = {tie.parameter: tie.source for tie in case.ties}
+    names = case.tied
     within = (fqn for fqn in (*inferred(case).parameters, *names) if is_within_any(fqn, modules))
     return frozenset(names.get(fqn, fqn) for fqn in within)
 

@@ -129,7 +129,7 @@ class _Flow(AgreeingWalk[DtypeOrIds]):
         super().__init__(case, found, paths)
         self.cast = cast
         self.casts = casts(case)
-        self.ties = {tie.parameter: tie.source for tie in case.ties}
+        self.ties = case.tied
         self.norms_half_precision = False
         self.calls: list[CallDtypes] = []
         self.made: dict[str, deque[CastHere]] = {}

@@ -7,19 +7,21 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case
-from fuzzshard.case.options import Precision
+from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.parts.dtypes import DIGITS, LOW_PRECISION, Dtype, promote
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Op
+
+Hooked = TypeVar("Hooked", DDP, FSDP1)
 
 
 class Casts(NamedTuple):
@@ -297,11 +299,12 @@ def _unrounded(case: Case) -> Case:
     """Return the same without hooks that average over more than two ranks, and may round in any
     order.
     """
-    ddp, fsdp1 = case.ddp, case.fsdp1
-    if case.mesh.data_size > 2:
-        ddp = replace(ddp, hook="allreduce") if ddp.averages_in_half else ddp
-        fsdp1 = replace(fsdp1, hook="torch") if fsdp1.averages_in_half else fsdp1
-    return replace(with_unrounded_steps(case), ddp=ddp, fsdp1=fsdp1)
+
+    def exact(of: Hooked) -> Hooked:
+        rounds = of.averages_in_half and case.mesh.data_size > 2
+        return replace(of, hook=of.exact_hook) if rounds else of
+
+    return replace(with_unrounded_steps(case), ddp=exact(case.ddp), fsdp1=exact(case.fsdp1))
 
 
 def lifted(case: Case, dtype: Dtype | None = None) -> Case:

@@ -13,10 +13,9 @@ def weights(case: Case) -> Mapping[str, str]:
     """Return the parameters with a matrix for each expert, by the paths of the mixtures; those
     that are tied have one name.
     """
-    sources = {tie.parameter: tie.source for tie in case.ties}
-    mixtures = inferred(case).inner("experts")
+    mixtures, tied = inferred(case).inner("experts"), case.tied
     named = {path: join(inner, "weight") for path, inner in mixtures.items()}
-    return {path: sources.get(fqn, fqn) for path, fqn in named.items()}
+    return {path: tied.get(fqn, fqn) for path, fqn in named.items()}
 
 
 def of_experts(case: Case, group: WrapGroup) -> bool:

@@ -85,7 +85,7 @@ def uses_outside_groups(case: Case, found: Inferred, target: str) -> Iterator[tu
     DTensors.
     """
     wrapped = wrapped_modules(case)
-    ties = {tie.parameter: tie.source for tie in case.ties}
+    ties = case.tied
     seen: set[tuple[str, frozenset[str]]] = set()
 
     def visit(path: str, module: Module, running: frozenset[str]) -> Iterator[tuple[str, str]]:

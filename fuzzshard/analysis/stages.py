@@ -158,11 +158,6 @@ def stops_gradients(case: Case) -> bool:
     return False
 
 
-def passes_dtensors(case: Case) -> bool:
-    """Return whether modules may return DTensors."""
-    return not all(plan.local_output for plan in case.tensor_parallel)
-
-
 def _top(path: str) -> str:
     return path.partition(".")[0]
 

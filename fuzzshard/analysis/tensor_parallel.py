@@ -52,6 +52,11 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
     return dims
 
 
+def passes_dtensors(case: Case) -> bool:
+    """Return whether modules may return DTensors."""
+    return not all(plan.local_output for plan in case.tensor_parallel)
+
+
 def layouts_of(plan: TensorParallel, found: Inferred, seq: int) -> tuple[int | None, int | None]:
     """Return the dims that the argument and the result of a style are sharded along, as the plan
     counts them; None: along none.

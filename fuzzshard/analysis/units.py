@@ -27,7 +27,7 @@ def parameter_units(case: Case) -> dict[str, frozenset[str]]:
     """
     found = inferred(case)
     units = {ROOT, *unit_modules(case)}
-    ties = {tie.parameter: tie.source for tie in case.ties}
+    ties = case.tied
     owners: dict[str, set[str]] = {fqn: set() for fqn in found.parameters}
 
     def visit(path: str, unit: str) -> None:

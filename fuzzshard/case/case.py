@@ -247,6 +247,11 @@ class Case(Part, frozen=True, kw_only=True):
     observe: Literal["everything", "losses", "memory", "races"] = "everything"
 
     @property
+    def tied(self) -> dict[str, str]:
+        """The parameter that each tied one is, by FQN."""
+        return {tie.parameter: tie.source for tie in self.ties}
+
+    @property
     def root_is_wrapped(self) -> bool:
         """Whether one FSDP root manages the whole model, so that a backward finalises every
         group.

@@ -13,6 +13,7 @@ from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.stages import evaluations
+from fuzzshard.analysis.tensor_parallel import passes_dtensors
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within_any
@@ -142,9 +143,9 @@ class Scope:
     def judged(self, call: Call) -> list[str]:
         """Write the outputs of ``out`` as whole tensors, and compute the loss of the call."""
         whole = self.whole_outputs(call.target)
-        is_shared = bool(LOSSES[self.case.loss].context)  # of DTensors as they are
-        shared = self.shared_outputs(call.target) if is_shared else []
-        loss = self._loss_of(call, shared) if is_shared else self.loss(call, len(whole))
+        loss = self.loss(call, len(whole))
+        if LOSSES[self.case.loss].context:  # of DTensors as they are
+            loss = self._loss_of(call, self.shared_outputs(call.target))
         return [f"outputs = [{', '.join(whole)}]", *loss]
 
     def call_text(self, call: Call, callee: str, *, by_forward: bool) -> str:
@@ -191,9 +192,8 @@ class Scope:
 
     def whole_outputs(self, target: str) -> list[str]:
         """Return the same as whole tensors: they may be DTensors."""
-        local = all(plan.local_output for plan in self.case.tensor_parallel)
-        local &= not self.engine.names_dims
         outputs = self.outputs(target)
+        local = not (passes_dtensors(self.case) or self.engine.names_dims)
         return outputs if local else [self.script.whole(self.now.case, text) for text in outputs]
 
     def shared_outputs(self, target: str) -> list[str]:

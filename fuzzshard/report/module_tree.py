@@ -58,7 +58,7 @@ def _text(module: Block | Leaf, width: int) -> str:
 
 def _parameters(case: Case, found: Inferred, path: str) -> Iterator[str]:
     """Yield ``"weight [2, 4] frozen"``, ``"bias [2]"``; a block has none of its own."""
-    ties = {tie.parameter: tie.source for tie in case.ties}
+    ties = case.tied
     leaf = found.leaves.get(path)
     for name, shape in leaf.parameters(found.width(path)).items() if leaf else ():
         fqn = join(path, name)

@@ -11,7 +11,7 @@ from fuzzshard.analysis.features import features
 from fuzzshard.analysis.in_place import changed_outputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
-from fuzzshard.analysis.stages import passes_dtensors
+from fuzzshard.analysis.tensor_parallel import passes_dtensors
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE

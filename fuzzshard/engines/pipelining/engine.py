@@ -11,7 +11,8 @@ import torch
 from torch.distributed import pipelining
 from typing_extensions import override
 
-from fuzzshard.analysis.stages import passes_dtensors, stages
+from fuzzshard.analysis.stages import stages
+from fuzzshard.analysis.tensor_parallel import passes_dtensors
 from fuzzshard.case.case import Case
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.fully_shard.contract import CUT_SHARDS

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.analysis.stages import Stage, passes_dtensors, stages, trains
+from fuzzshard.analysis.stages import Stage, stages, trains
+from fuzzshard.analysis.tensor_parallel import passes_dtensors
 from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.parts.options.pipelining import ScheduleClass

@@ -139,10 +139,11 @@ class Operators(Leaf, tag="operators", frozen=True, kw_only=True):
         return f"Operators({', '.join(f'lambda x: {text}' for text in texts)})"
 
     def _function(self, name: str, dim: int) -> str:
-        """Return the expression along ``dim``, and of three dims along the one that is left."""
-        template = EXPRESSIONS[name].text
-        texts = [template.format(dim=along) for along in (dim, -dim)[: 1 + self.both]]
-        return " + ".join(f"({text})" for text in dict.fromkeys(texts)) if self.both else texts[0]
+        """Return the expression along ``dim``; if ``both``, added to that along ``-dim``, which is
+        the other one of the last two of three dims.
+        """
+        first, second = (EXPRESSIONS[name].text.format(dim=along) for along in (dim, -dim))
+        return f"({first}) + ({second})" if self.both and first != second else first
 
     @override
     def text(self, width: int) -> str:

@@ -42,6 +42,9 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     uncloned_outputs: bool = False
     no_sync: Literal["again", "left_by_error"] | None = None
 
+    exact_hook: ClassVar = "allreduce"
+    """The hook that averages gradients as they are."""
+
     @property
     def broadcasts_buffers(self) -> bool:
         """Whether every forward begins with the buffers of one rank."""

@@ -47,6 +47,9 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     summon: Summoned | None = None
     device_mesh: bool = False
 
+    exact_hook: ClassVar = "torch"
+    """The hook that averages gradients as they are."""
+
     @property
     def is_hybrid(self) -> bool:
         """Whether it shards over one axis of two."""
@@ -85,8 +88,10 @@ class FSDP1Option(Option):
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
-        is_other = self.in_orders is not None and tape.chance(self.in_orders[1])
-        return self.in_orders[0] if self.in_orders and is_other else self.default
+        if self.in_orders is None:
+            return self.default
+        value, percent = self.in_orders
+        return value if tape.chance(percent) else self.default
 
     def features(self, value: Any, case: Case) -> Iterator[str]:
         """Yield the features of a value."""
