@@ -27,7 +27,7 @@ from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.judge import judge
 from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import steered_stream
 from fuzzshard.world import World
 
 
@@ -45,7 +45,7 @@ def main() -> int:
         mended = OnMends(world, mends_for())
         machine = describe_machine(world.info, config.size)
         console.print(machine_line(machine, args.seed))
-        stream = case_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
+        stream = steered_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
         for case in stream:
             if ran == args.cases:
                 break

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import steered_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -60,7 +60,7 @@ def main() -> int:
             world.start()
             machine = describe_machine(world.info, config.size)
             console.print(machine_line(machine, args.seed))
-            for case in case_stream(args.seed, world_size=config.size, cuda=on_cuda):
+            for case in steered_stream(args.seed, world_size=config.size, cuda=on_cuda):
                 if cases == args.cases:
                     break
                 runs: list[tuple[str, float]] = []

@@ -39,7 +39,6 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.comparisons import HEADS, Comparisons, comparison_rows
-from fuzzshard.strategies import case_stream
 from fuzzshard.strategies.steered import reach, steered_stream
 from fuzzshard.world import World, WorldConfig
 
@@ -157,11 +156,8 @@ def main() -> int:
     on_cuda = config.device == "cuda"
     drawn = {"world_size": config.size, "cuda": on_cuda}
     steering = Steering(require=tuple(args.require))
-    if steering.require:
-        steered = reach(steering, args.seed, **drawn)
-        stream = steered_stream(args.seed, steered=steered, **drawn)
-    else:
-        stream = case_stream(args.seed, **drawn)
+    steered = reach(steering, args.seed, **drawn)
+    stream = steered_stream(args.seed, steered=steered, **drawn)
     began = time.monotonic()
     finished = examine_all(
         examination, configs, Prefetch(stream, ahead=4 * args.jobs, limit=args.cases)

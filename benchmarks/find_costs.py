@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import statistics
@@ -39,7 +40,7 @@ from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.strategies import draw_cases
+from fuzzshard.strategies.steered import steered_stream
 from fuzzshard.world import World, WorldConfig
 
 FEATURES_FILE = "FEATURES.json"
@@ -122,7 +123,8 @@ def main() -> int:
     config, console = configure(args), make_console(args)
     needs = json.loads((args.features or args.planted / FEATURES_FILE).read_text())
     bugs = read_index(args.planted, frozenset(args.only.split(",")) if args.only else None)
-    drawn = draw_cases(args.seed, args.draw, world_size=config.size)
+    stream = steered_stream(args.seed, world_size=config.size)
+    drawn = [*itertools.islice(stream, args.draw)]
     cases = [(case, features(case)) for case in drawn]
     costs: list[Cost] = []
     with World(config) as stock:

@@ -41,7 +41,7 @@ from fuzzshard.events import Event, FindingConfirmed, PhaseChanged
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
-from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import steered_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -174,7 +174,8 @@ class Hunt:
         settings, row = self._settings, self.row
         runner = ControlledWorld(BugWorld(world, self._stock, self._mends), self._control)
         config = settings.config
-        stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
+        on_cuda = config.device == "cuda"
+        stream = steered_stream(settings.seed, world_size=config.size, cuda=on_cuda)
         cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:

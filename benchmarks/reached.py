@@ -34,7 +34,7 @@ from rich.table import Table
 from fuzzshard.errors import EXIT_CLEAN, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
 from fuzzshard.mending.source import edited_functions, torch_folder, why_not
-from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import steered_stream
 from fuzzshard.world import World
 
 PROBE = Path(__file__).with_name("reached_probe.py")
@@ -163,7 +163,7 @@ def run_cases(world: World, seed: int, count: int, report: Callable[[str], None]
     came to an end.
     """
     config, began, ran = world.config, time.monotonic(), 0
-    stream = case_stream(seed, world_size=config.size, cuda=config.device == "cuda")
+    stream = steered_stream(seed, world_size=config.size, cuda=config.device == "cuda")
     try:
         for case in itertools.islice(stream, count):
             world.run(case, mends=mends_for())

@@ -49,8 +49,7 @@ from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.events import CaseJudged, Event
-from fuzzshard.strategies import case_stream
-from fuzzshard.strategies.steered import Steered
+from fuzzshard.strategies.steered import Steered, steered_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
 
@@ -119,7 +118,7 @@ def comparable_cases(
     quiet: list[Case] = []
     loud: set[Case] = set()
     world.start()
-    for case in case_stream(
+    for case in steered_stream(
         seed, world_size=world.config.size, cuda=world.config.device == "cuda"
     ):
         verdict, spent = timed(world, functools.partial(judge, world, case))

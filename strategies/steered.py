@@ -26,6 +26,7 @@ from fuzzshard.analysis.steering import ANYTHING, Steering
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies.cases import SIZES
+from fuzzshard.strategies.diverse import diverse
 from fuzzshard.strategies.draw import NUM_BYTES, case_stream, draw_cases, read_case
 
 _ENDS = tuple(itertools.accumulate(SIZES))
@@ -69,7 +70,7 @@ class Steered:
 
     ``shared`` are features of the case in focus that drawn cases have, too. ``starts`` are bytes
     that stand for cases as asked; ``hits`` of ``tries`` draws at random were such cases. Without
-    ``starts`` the strategies draw as ever, for some engines.
+    ``starts`` nothing is asked, but perhaps for some engines.
     """
 
     steering: Steering = ANYTHING
@@ -152,12 +153,14 @@ def _shared(
 def steered_stream(
     stream_seed: int, /, *, world_size: int, steered: Steered = Steered(), cuda: bool = False
 ) -> Iterator[Case]:
-    """Yield distinct cases that are as asked, without end; the case in focus comes first."""
+    """Yield distinct cases that are as asked, without end; the case in focus comes first.
+
+    Where nothing is asked, of each few cases that are drawn one comes (:mod:`.diverse`).
+    """
     asked = steered.drawn
     if not steered.starts:
-        yield from case_stream(
-            stream_seed, world_size=world_size, engines=asked.engines, cuda=cuda
-        )
+        drawn = case_stream(stream_seed, world_size=world_size, engines=asked.engines, cuda=cuda)
+        yield from diverse(drawn)
         return
     rng = Random(f"steered/{stream_seed}")
     chains = list(steered.starts)

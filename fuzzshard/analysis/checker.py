@@ -27,6 +27,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, count_paths
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.names import is_path
 from fuzzshard.parts.op import Below, Call, Op, Reasons, Taking
@@ -250,6 +251,14 @@ class Checker(ScheduleState):
         lacks = self.is_partial or ranks_differ or not all(shares(optimizer, self.with_gradients))
         if optimizer.grad_scaler and lacks:
             yield "a step of a GradScaler may have no gradients", "put a backward before it"
+
+    @property
+    def may_fill_gradients(self) -> bool:
+        """Whether an engine may make gradients of zeros for parameters that are trained now and
+        have none.
+        """
+        lacking = self.found.parameters.keys() - self.frozen - self.with_gradients
+        return bool(lacking) and any(spec_of(name).has_units for name in self.case.engines)
 
     def trains_several_dtypes(self, targets: Iterable[str]) -> Reasons:
         """Yield for which group more than one dtype is trained once what is at these is."""

@@ -111,7 +111,9 @@ class ScheduleState:
         self.zeroed = True
         """Whether gradients were zeroed since the last step."""
         self.unscaled = False
-        """Whether the scale is out of the gradients of the next step."""
+        """Whether the scale is out of the gradients that there are, or may be: a step takes it
+        out, but one of a fused optimizer that is skipped does not.
+        """
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
         self.was_reduced_partly = False
@@ -288,12 +290,12 @@ class ScheduleState:
     def step(self) -> None:
         """Update what the optimizer has."""
         self.steps, self.backwards = self.steps + 1, 0
-        self.zeroed = self.unscaled = False
+        self.zeroed, self.unscaled = False, self.case.optimizer.grad_scaler is not None
         self.stepped_partial |= self.is_partial
 
     def zero(self, how: Zeroed) -> None:
         """Zero the gradients of what the optimizer has."""
-        self.zeroed = True
+        self.zeroed, self.unscaled = True, False
         if how == "none":
             self.has_gradients &= bool(self.case.optimizer.left_out)
             self.with_gradients = frozenset()

@@ -68,7 +68,7 @@ def apply(patch: Patch) -> None:
         if isinstance(self, ShardedGradScaler):
             for each in found.values():
                 reduced = each.to(self._device)
-                dist.all_reduce(reduced, group=self.process_group)
+                dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self.process_group)
                 each.copy_(reduced)
         return found
 

@@ -14,8 +14,7 @@ import pytest
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.strategies import case_stream
-from fuzzshard.strategies.steered import Steered
+from fuzzshard.strategies.steered import Steered, steered_stream
 
 SETTINGS = {"world_size": 2, "steered": Steered(), "cuda": False}
 
@@ -25,7 +24,7 @@ def children() -> set[int]:
 
 
 def test_another_process_draws_the_same_cases() -> None:
-    ours, theirs = case_stream(7, world_size=2), drawn_cases(7, **SETTINGS)
+    ours, theirs = steered_stream(7, world_size=2), drawn_cases(7, **SETTINGS)
     assert list(itertools.islice(theirs, 60)) == list(itertools.islice(ours, 60))
 
 

@@ -11,10 +11,11 @@ import pytest
 from fuzzshard.analysis.features import features
 from fuzzshard.analysis.steering import Steering
 from fuzzshard.analysis.validate import validate
-from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies import steered as module
+from fuzzshard.strategies.diverse import diverse
 from fuzzshard.strategies.steered import Steered, reach, steered_stream
 
 SEED, WORLD = 11, 4
@@ -71,11 +72,15 @@ def test_a_steered_stream_depends_on_its_seed_alone() -> None:
     assert set(take(steering, 15)).isdisjoint(itertools.islice(other, 15))
 
 
-def test_where_engines_alone_are_chosen_cases_are_drawn_as_ever() -> None:
-    assert take(Steering(), 30) == draw_cases(SEED, 30, world_size=WORLD, engines=ALL_ENGINES)
-    assert take(Steering(only=("engine:ddp",)), 30) == draw_cases(
-        SEED, 30, world_size=WORLD, engines=("ddp",)
-    )
+@pytest.mark.parametrize(
+    ("steering", "engines"),
+    [(Steering(), ALL_ENGINES), (Steering(only=("engine:ddp",)), ("ddp",))],
+)
+def test_where_engines_alone_are_chosen_cases_are_the_newest_of_those_drawn(
+    steering: Steering, engines: tuple[EngineName, ...]
+) -> None:
+    drawn = draw_cases(SEED, 80, world_size=WORLD, engines=engines)
+    assert take(steering, 10) == list(itertools.islice(diverse(iter(drawn)), 10))
 
 
 @pytest.mark.slow

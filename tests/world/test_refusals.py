@@ -198,6 +198,20 @@ OTHER_TRIGGERS: dict[str, tuple[Case, str]] = {
         ),
         "Cannot flatten unevenly sharded tensor",
     ),
+    "a Linear of uneven rows of patches": (
+        make_case(
+            chain(p=Conv2d(channels=1, kernel=2, out=5), a=Linear(out=3), b=Linear(out=4)),
+            (FORWARD, BACKWARD),
+            mesh=Mesh(shard=1, tensor=2),
+            inputs=Inputs(batch=3, tensors=(TensorSpec(size=16),)),
+            tensor_parallel=(
+                colwise("a", output="rows", local_output=False),
+                colwise("b", output="replicate"),
+            ),
+            engines=BY_FULLY_SHARD,
+        ),
+        "Cannot flatten unevenly sharded tensor",
+    ),
 }
 """Of refusals that have a case above."""
 

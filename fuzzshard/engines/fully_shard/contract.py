@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 from fuzzshard.analysis.batches import told_rows
@@ -50,8 +51,10 @@ def _cuts_shards(case: Case, engine: str) -> Iterator[Due]:
     cuts = {"leaf:operator_reshape", "leaf:operator_flatten"} & features(case)
     in_parts = spec_of(engine).names_dims and case.spmd.inputs == "sharded"
     inside = any(plan.style == "dtensor" for plan in case.tensor_parallel)
-    uneven = any(size % (case.mesh.tensor or 1) for size in (*told_rows(case), case.inputs.seq))
-    flattens = case.inputs.seq > 0 and uneven and passes_dtensors(case)
+    seq = case.inputs.seq
+    uneven = any(size % (case.mesh.tensor or 1) for size in (*told_rows(case), seq))
+    values = itertools.chain(*inferred(case).output_values.values())
+    flattens = uneven and passes_dtensors(case) and any(v.dims(seq) > 2 for v in values)
     if (cuts and (in_parts or inside)) or flattens:
         for index, op in enumerate(case.schedule):
             if op.begins or op.takes:

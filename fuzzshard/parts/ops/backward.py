@@ -70,7 +70,10 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
                 "leave out compile, or retain_graph",
             )
         if at.unscaled:
-            yield ("a backward adds gradients with a scale to some without", "unscale after it")
+            yield (
+                "a backward adds gradients with a scale to some without",
+                "unscale after it, and zero gradients after a step",
+            )
         if self.outputs is not None:
             yield from self._output_misfits(at)
         if at.stepped:

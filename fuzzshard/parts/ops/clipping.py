@@ -249,6 +249,11 @@ def overflow(parameters, which):  # in one element, which one rank has of a shar
         yield from at.scaling_misfits()
         if not at.case.optimizer.grad_scaler or at.unscaled:
             yield "nothing skips a step with what is infinite", "give the optimizer a grad_scaler"
+        if at.may_fill_gradients:
+            yield (
+                "a parameter without a gradient may get one of zeros, which is the first then",
+                "let a backward reach every parameter that is trained",
+            )
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -43,7 +43,8 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         """Draw one or nothing: gradients then accumulate over steps."""
-        if moment == "new_gradients" and not run.allows("no_zero_grad", 45):
+        unscaled = run.at.unscaled
+        if moment == "new_gradients" and (unscaled or not run.allows("no_zero_grad", 45)):
             run.add(cls(set_to_none=not run.allows("zero_to_zero", 60)))
 
     @classmethod
