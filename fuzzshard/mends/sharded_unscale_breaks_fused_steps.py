@@ -12,8 +12,8 @@ TITLE = "ShardedGradScaler: fused Adam, AdamW and Adagrad raise an error after u
 COMPONENT = "FSDP1"
 WEIGHT = "bug"
 CONTRACT = Promise(
-    "If you wish to modify or inspect the ``.grad`` attributes between ``backward()`` and "
-    "``scaler.step(optimizer)``, you should unscale them first using ``scaler.unscale_(optimizer)``.",
+    ":meth:`unscale_` is optional, serving cases where you need to [...] modify or inspect "
+    "gradients [...] between the backward pass(es) and :meth:`step`.",
     "torch.amp.GradScaler.unscale_",
 )
 SETUP = (
