@@ -64,12 +64,11 @@ def diverse(cases: Iterator[Case]) -> Iterator[Case]:
     keeps the share with which it is drawn.
     """
     pairs = _Pairs()
-    for case in itertools.islice(cases, 1):
-        pairs.add(case)
-        yield case
-    while candidates := list(itertools.islice(cases, CANDIDATES)):
+    candidates = list(itertools.islice(cases, 1))
+    while candidates:
         compiles = candidates[0].compile is not None
         among = [case for case in candidates if (case.compile is not None) == compiles]
-        case = max(among, key=lambda case: pairs.newness(case) / expected_time(case))
-        pairs.add(case)
-        yield case
+        newest = max(among, key=lambda case: pairs.newness(case) / expected_time(case))
+        pairs.add(newest)
+        yield newest
+        candidates = list(itertools.islice(cases, CANDIDATES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 from fuzzshard.analysis.batches import told_rows
@@ -53,8 +52,9 @@ def _cuts_shards(case: Case, engine: str) -> Iterator[Due]:
     inside = any(plan.style == "dtensor" for plan in case.tensor_parallel)
     seq = case.inputs.seq
     uneven = any(size % (case.mesh.tensor or 1) for size in (*told_rows(case), seq))
-    values = itertools.chain(*inferred(case).output_values.values())
-    flattens = uneven and passes_dtensors(case) and any(v.dims(seq) > 2 for v in values)
+    returned = inferred(case).output_values.values()
+    deep = any(value.dims(seq) > 2 for values in returned for value in values)
+    flattens = uneven and deep and passes_dtensors(case)
     if (cuts and (in_parts or inside)) or flattens:
         for index, op in enumerate(case.schedule):
             if op.begins or op.takes:

@@ -42,9 +42,10 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Draw one or nothing: gradients then accumulate over steps."""
-        unscaled = run.at.unscaled
-        if moment == "new_gradients" and (unscaled or not run.allows("no_zero_grad", 45)):
+        """Draw one or nothing: gradients then accumulate over steps, unless these took out a
+        scale.
+        """
+        if moment == "new_gradients" and (run.at.unscaled or not run.allows("no_zero_grad", 45)):
             run.add(cls(set_to_none=not run.allows("zero_to_zero", 60)))
 
     @classmethod
